@@ -1,0 +1,162 @@
+"""From bytes to `Source`: decoding as Python itself does, and the gate that skips files without torch.
+
+Nothing here prints or knows of rules. Finding the files below a directory is `torchlint.discover`.
+"""
+from __future__ import annotations
+
+import ast
+import codecs
+import io
+import os
+import re
+import sys
+import tokenize
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+STDIN = "<stdin>"
+MAX_BYTES = 10_000_000  # larger files are data, not code; parsing one takes gigabytes
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_JOINED = re.compile(r"\\(?:\r\n|\r|\n)")
+_IMPORT = re.compile(r"(?:^|[\r\n;:])[ \t\f]*(from|import)([^\r\n;#]*)")
+
+
+class UnreadableFile(Exception):
+    """A file that cannot be turned into text; the message is one line without the path."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of one file (or one buffer of an editor), and how to write it back.
+
+    `path` is as reported: relative to the working directory with `/`, or a name such as `<stdin>`.
+    `text` has the newlines of the file and no byte order mark.
+    """
+
+    path: str
+    text: str
+    encoding: str = "utf-8"  # what to encode with when writing back; "utf-8-sig" if there was a mark
+    cell: int | None = None
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        r"""The physical lines with their ends; split where Python's tokenizer does: \r\n, \n, \r."""
+        return tuple(_LINE.findall(self.text))
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree.
+
+        Raises SyntaxError, ValueError (null bytes, lone surrogates), RecursionError or MemoryError.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in the user's file is not ours to report
+            return ast.parse(self.text)
+
+    @cached_property
+    def newline(self) -> str:
+        r"""The end of the first line, or "\n" when there is none."""
+        first = self.lines[0] if self.lines else ""
+        return first[len(first.rstrip("\r\n")) :] or "\n"
+
+    def with_tree(self, tree: ast.Module) -> Source:
+        """The same source, with a tree that somebody has parsed from it already."""
+        copy = Source(self.path, self.text, self.encoding, self.cell)
+        copy.__dict__["tree"] = tree
+        return copy
+
+    def encode(self, text: str) -> bytes:
+        """`text` as bytes of this file. UnicodeEncodeError if its encoding lacks a character."""
+        return text.encode(self.encoding)
+
+
+def decode(data: bytes, path: str) -> Source:
+    """The source that `data` holds: byte order mark and PEP 263 cookie honoured, newlines kept.
+
+    Raises UnreadableFile if the encoding is unknown or the bytes are not of that encoding.
+    """
+    encoding = _declared(data)
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = 1 + len(_LINE_END.findall(data[: error.start]))
+        byte = data[error.start]
+        raise UnreadableFile(f"line {line}: byte 0x{byte:02x} is not valid {encoding}") from None
+    except (LookupError, ValueError) as error:
+        raise UnreadableFile(f"encoding {encoding!r} cannot be read: {_one_line(error)}") from None
+    return Source(path, text, encoding)
+
+
+def _declared(data: bytes) -> str:
+    """The encoding that mark and cookie declare. UnreadableFile if there is none of that name."""
+    start = b"\n".join(_LINE_END.split(data, 2)[:2])
+    try:
+        return tokenize.detect_encoding(io.BytesIO(start).readline)[0]
+    except SyntaxError as error:
+        if start.startswith(codecs.BOM_UTF8):
+            raise UnreadableFile("a UTF-8 byte order mark and another encoding declared") from None
+        if "unknown encoding" in str(error):
+            raise UnreadableFile(str(error)) from None
+        return "utf-8"  # the first lines are not UTF-8: decoding says where
+
+
+def read(path: str | os.PathLike[str], shown: str | None = None) -> Source:
+    """The source of a file on disk. Raises UnreadableFile with one clear line, and nothing else."""
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UnreadableFile(f"cannot be read: {error.strerror or _one_line(error)}") from None
+    if len(data) > MAX_BYTES:
+        raise UnreadableFile(f"larger than {MAX_BYTES:,} bytes")
+    return decode(data, show(path) if shown is None else shown)
+
+
+def show(path: str | os.PathLike[str]) -> str:
+    """`path` as reports show it: relative to the working directory, with `/` between the parts."""
+    name = os.fspath(path)
+    try:
+        name = os.path.relpath(name)
+    except ValueError:  # another drive on Windows
+        name = os.path.abspath(name)
+    return name.replace(os.sep, "/")
+
+
+def top_imports(text: str) -> set[str]:
+    """First components of all modules that `text` might import; "" stands for a relative import.
+
+    Found by pattern, so it may name too many (in strings), never too few.
+    """
+    found = set()
+    for keyword, rest in _IMPORT.findall(_JOINED.sub(" ", text)):
+        names = rest.split(",") if keyword == "import" else [rest]
+        for words in map(str.split, names):
+            found.add(words[0].split(".")[0] if words else "")
+    return found
+
+
+def could_matter(text: str, known: Callable[[str], bool] | None = None) -> bool:
+    """Whether a file could hold a finding: it names torch, or imports what may lead to torch.
+
+    `known(module)` says of a first module component that it is no way to torch; without it every
+    import counts that is not of the standard library. Lets too much through, never too little.
+    """
+    if "torch" in text:
+        return True
+    harmless = known or sys.stdlib_module_names.__contains__
+    return not all(name and harmless(name) for name in top_imports(text))
+
+
+def mentions(text: str, words: Iterable[str]) -> bool:
+    """Whether one of `words` occurs in `text`; no words at all mean yes."""
+    words = tuple(words)
+    return not words or any(word in text for word in words)
+
+
+def _one_line(error: BaseException) -> str:
+    """The message of an error without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__
