@@ -25,7 +25,7 @@ _JOINED = re.compile(r"\\(?:\r\n|\r|\n)")
 _IMPORT = re.compile(r"(?:^|[\r\n;:])[ \t\f]*(from|import)([^\r\n;#]*)")
 
 
-class UnreadableFile(Exception):
+class UnreadableFile(ValueError):
     """A file that cannot be turned into text; the message is one line without the path."""
 
 
@@ -104,7 +104,7 @@ def _declared(data: bytes) -> str:
         return "utf-8"  # the first lines are not UTF-8: decoding says where
 
 
-def read(path: str | os.PathLike[str], shown: str | None = None) -> Source:
+def read_source(path: str | os.PathLike[str], shown: str | None = None) -> Source:
     """The source of a file on disk. Raises UnreadableFile with one clear line, and nothing else."""
     try:
         with open(path, "rb") as stream:

@@ -37,7 +37,7 @@ class Report:
     fixed: int = 0  # findings that --fix removed
     sources: Mapping[str, Source] = field(default_factory=lambda: MappingProxyType({}))
     rules: tuple[Rule, ...] = ()
-    notes: tuple[str, ...] = ()  # for the reader, no fault: a preview rule that was selected without --preview
+    notes: tuple[str, ...] = ()  # no fault, e.g. a preview rule selected without --preview
     seconds: float = 0.0
     version: str = __version__
 
