@@ -1,0 +1,1 @@
+"""Telling circles, squares, crosses and stripes apart in small noisy pictures."""
