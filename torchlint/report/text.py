@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 
 from torchlint.docs import explain
 from torchlint.findings import Confidence, Finding, Fix, Safety
@@ -17,7 +18,7 @@ _FIX_HINTS = {
     Safety.UNSAFE: "--fix --unsafe-fixes applies it: it changes what runs, so look at the result",
     Safety.SHOW: "to be made by hand",
 }
-_FIX_TAGS = {Safety.SAFE: " [fix]", Safety.UNSAFE: " [unsafe fix]", Safety.SHOW: ""}
+_FIX_TAGS = {Safety.SAFE: ["fix"], Safety.UNSAFE: ["unsafe fix"], Safety.SHOW: []}
 
 
 def concise(report: Report, *, colour: bool = False) -> str:
@@ -25,8 +26,8 @@ def concise(report: Report, *, colour: bool = False) -> str:
     paint = painter(colour)
     lines = []
     for finding in report.findings:
-        tag = _FIX_TAGS[finding.fix.safety] if finding.fix else ""
-        lines.append(f"{_headline(finding, paint)}{paint(tag, 'dim') if tag else ''}\n")
+        tags = _FIX_TAGS[finding.fix.safety] if finding.fix else []
+        lines.append(_headline(finding, paint, tags) + "\n")
     return "".join(lines)
 
 
@@ -53,16 +54,16 @@ def full(report: Report, *, colour: bool = False) -> str:
     return "".join(blocks) + _summary(report, paint)
 
 
-def _headline(finding: Finding, paint: Paint) -> str:
-    """Place, code, name and message on one line."""
+def _headline(finding: Finding, paint: Paint, more_tags: Iterable[str] = ()) -> str:
+    """Place, code, name, message, and how bad and how sure it is, on one line."""
     place = visible(finding.path)
     if finding.cell is not None:
         place += f":cell {finding.cell}"
     place = f"{place}:{finding.span.line}:{finding.span.column}"
-    style = SEVERITY_STYLES[finding.severity]
-    doubt = "" if finding.confidence is Confidence.SURE else f" ({finding.confidence.word})"
-    name = paint(f"{title(finding)}", style)
-    return f"{paint(place, 'bold')}: {name}: {visible(finding.message)}{paint(doubt, 'dim') if doubt else ''}"
+    name = paint(title(finding), SEVERITY_STYLES[finding.severity])
+    doubt = [] if finding.confidence is Confidence.SURE else [finding.confidence.word]
+    tags = ", ".join([finding.severity.value, *doubt, *more_tags])
+    return f"{paint(place, 'bold')}: {name}: {visible(finding.message)} {paint(f'[{tags}]', 'dim')}"
 
 
 def _hint(fix: Fix) -> str:
