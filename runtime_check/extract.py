@@ -1,0 +1,395 @@
+"""Loads what a class or function needs out of its file, on demand, and runs nothing else of the file.
+
+A top-level statement runs when a name that it binds is read for the first time. It is compiled with its
+own file name and lines, so tracebacks and line tracing show what the user wrote. What cannot be
+imported or computed becomes a placeholder that explains itself when touched.
+"""
+from __future__ import annotations
+
+import __future__
+
+import ast
+import builtins
+import linecache
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from runtime_check import placeholder
+from runtime_check.placeholder import USER_FILES, Missing, MissingError
+from runtime_check.project_loader import Loader, ModuleProxy, importer, register, star_names
+from runtime_check.statements import (
+    Step,
+    bound,
+    class_body_reads,
+    is_main_guard,
+    steps,
+    walk,
+)
+
+#: Methods that make a class without a known base look like a Module.
+MODULE_METHODS = frozenset({"forward", "training_step"})
+
+
+@dataclass(frozen=True)
+class Target:
+    """The code that has to run for a finding to be tested."""
+
+    kind: str  # "class", "method", "function" or "script"
+    qualname: str  # "Net", "Net.forward", "train"; "" for a script
+    line: int
+    first_line: int
+    last_line: int
+
+
+class Globals(dict[str, Any]):
+    """A module's globals that computes names when they are read."""
+
+    space: Namespace
+
+    def __missing__(self, name: str) -> Any:
+        return self.space.compute(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        if not self.space.running:
+            self.space.pins[name] = value
+
+
+class Namespace:
+    """The names of one file's text, computed when asked for.
+
+    `path` is the name shown in tracebacks and, if it is a real place, where the project's other files
+    are found; `roots` are further folders that absolute imports start from. Raises SyntaxError or
+    ValueError if the text cannot be parsed.
+    """
+
+    def __init__(self, text: str, path: str, roots: tuple[str, ...] = (), *, loader: Loader | None = None) -> None:
+        self.text, self.path = text, path
+        self.tree = ast.parse(text, filename=path)
+        self.steps = steps(self.tree)
+        self.skipped: list[str] = []
+        self.pins: dict[str, Any] = {}
+        self.running: list[int] = []
+        self.done: set[int] = set()
+        self.failed: dict[str, BaseException] = {}
+        self.loader = loader or Loader(path, roots, lambda text, path, shared: Namespace(text, path, loader=shared))
+        self.loader.spaces.setdefault(_absolute(path), self)
+        self.package = self.loader.package(path)
+        self.guarded_lines = frozenset(_guarded_lines(self.tree))
+        self._flags = _future_flags(self.tree)
+        self._index()
+        self.globals = Globals()
+        self.globals.space = self
+        self._set_up()
+
+    def _index(self) -> None:
+        self.binding: dict[str, list[Step]] = {}
+        self.touching: dict[str, list[Step]] = {}
+        self.stars: list[ast.ImportFrom] = []
+        for step in self.steps:
+            for name in step.binds:
+                self.binding.setdefault(name, []).append(step)
+            for name in step.touches:
+                self.touching.setdefault(name, []).append(step)
+            for item in walk(step.node):
+                if isinstance(item, ast.ImportFrom) and item.names[0].name == "*":
+                    self.stars.append(item)
+
+    def _set_up(self) -> None:
+        USER_FILES.add(self.path)
+        lines = self.text.splitlines(keepends=True)
+        linecache.cache[self.path] = (len(self.text), None, lines, self.path)
+        name = self.loader.dotted(self.path)
+        own = dict(vars(builtins))
+        own["__import__"] = importer(self)
+        with self.busy(len(self.steps)):
+            self.globals.update({
+                "__name__": name, "__file__": self.path, "__package__": self.package, "__doc__": ast.get_docstring(self.tree),
+                "__builtins__": own, "__spec__": None, "__loader__": None, "__annotations__": {},
+            })
+        if name not in self.loader.modules:
+            is_package = self.path.endswith("__init__.py")
+            proxy = ModuleProxy(name, self, self.loader, _absolute(self.path)[: -len("/__init__.py")] if is_package else "")
+            self.loader.modules[name] = proxy
+            register(name, proxy)
+
+    # Asking
+
+    def names(self) -> set[str]:
+        """All names that the file binds at its top level, computed or not."""
+        return set(self.binding)
+
+    def has(self, name: str) -> bool:
+        """Whether the file binds `name`, itself or by a star import. Runs nothing of this file."""
+        return name in self.pins or name in self.binding or self._star_with(name) is not None
+
+    def get(self, name: str) -> object:
+        """The value of a top-level name. KeyError if nothing binds it; what its statement raises."""
+        if name in self.pins:
+            return self.pins[name]
+        if name in self.binding:
+            self._need(name, len(self.steps) if not self.running else self.running[-1])
+        if name not in self.globals:
+            self._need_star(name)
+        if name in self.failed:
+            raise self.failed[name]
+        return self.globals[name]
+
+    def resolve(self, qualname: str) -> object:
+        """The object of a dotted name: "Net", "Net.forward". KeyError, AttributeError, or what loading raises."""
+        first, *rest = qualname.split(".")
+        value = self.get(first)
+        for part in rest:
+            value = getattr(value, part)
+        return value
+
+    def pin(self, name: str, value: object) -> None:
+        """Sets a name for good: its statements will not run, and `reset` keeps it."""
+        self.pins[name] = value
+        dict.__setitem__(self.globals, name, value)
+
+    def note(self, text: str) -> None:
+        """Remembers once that something was replaced or skipped."""
+        if text not in self.skipped:
+            self.skipped.append(text)
+
+    def reset(self) -> None:
+        """Forgets values computed by assignments, so that the next run computes fresh ones.
+
+        Functions, classes, modules and pinned names stay: objects made from them stay comparable.
+        """
+        for step in self.steps:
+            if step.index in self.done and not isinstance(step.node, _LASTING):
+                self.done.discard(step.index)
+                for name in step.binds - self.pins.keys():
+                    self.globals.pop(name, None)
+                    self.failed.pop(name, None)
+        for name in [name for name in self.globals if name not in self.binding and name not in self.pins]:
+            if not name.startswith("__") and not isinstance(self.globals[name], _LASTING_VALUES):
+                del self.globals[name]
+
+    # Computing
+
+    def compute(self, name: str) -> Any:
+        """Called when code reads a name that has no value yet. KeyError lets Python look at the builtins."""
+        if name.startswith("__") and name.endswith("__") and name not in self.binding:
+            raise KeyError(name)
+        if name in self.binding:
+            self._need(name, self.running[-1] if self.running else len(self.steps))
+        if name not in self.globals:
+            if name in vars(builtins):
+                raise KeyError(name)
+            self._need_star(name)
+        return dict.__getitem__(self.globals, name)
+
+    def _need(self, name: str, before: int) -> None:
+        """Runs, in order, the statements before index `before` that bind or prepare `name`."""
+        binding = self.binding[name]
+        now = [step for step in binding if not step.main and step.index < before]
+        now = now or [step for step in binding if not step.main] or binding
+        first = now[0].index
+        imported = all(isinstance(step.node, (ast.Import, ast.ImportFrom)) for step in now)
+        more = [] if imported else [step for step in self.touching.get(name, ()) if first < step.index < before]
+        more = [step for step in more if step.main <= now[0].main]
+        for step in sorted([*now, *more], key=lambda step: step.index):
+            if step.index not in self.done and not (step.binds and step.binds <= self.pins.keys()):
+                self.run_step(step)
+
+    def run_step(self, step: Step) -> None:
+        """Runs one top-level statement. If it raises, the names that it binds become placeholders."""
+        self.done.add(step.index)
+        if _is_star(step.node):
+            return  # names of star imports are looked up one by one
+        with self.busy(step.index):
+            self._prepare(step.node)
+            try:
+                self.execute([step.node])
+            except (Exception, SystemExit) as error:
+                self._replace(step, error)
+
+    def execute(self, nodes: list[ast.stmt]) -> None:
+        """Runs statements in this namespace, keeping file name and lines. Raises what they raise."""
+        tree = ast.Module(body=nodes, type_ignores=[])
+        code = compile(tree, self.path, "exec", flags=self._flags, dont_inherit=True)
+        before = placeholder.module_like
+        placeholder.module_like = any(_looks_like_module(node) for node in nodes)
+        try:
+            exec(code, self.globals)
+        finally:
+            placeholder.module_like = before
+
+    def busy(self, index: int) -> Busy:
+        """While it lasts, names are computed as of the statement with this index."""
+        return Busy(self, index)
+
+    def _prepare(self, node: ast.stmt) -> None:
+        """Class bodies read globals behind our back: give their names values first."""
+        for name in sorted(class_body_reads(node)):
+            if name in self.globals or name in vars(builtins) and name not in self.binding:
+                continue
+            try:
+                self.compute(name)
+            except KeyError:
+                continue
+
+    def _replace(self, step: Step, error: BaseException) -> None:
+        reason = str(error) if isinstance(error, MissingError) else f"{type(error).__name__}: {error}"
+        text = f"line {step.node.lineno} of {self.path.rpartition('/')[2]} could not run ({reason})"
+        self.note(text)
+        for name in step.binds:
+            self.failed[name] = error
+            if name not in self.globals:
+                dict.__setitem__(self.globals, name, Missing(name, text))
+
+    def _need_star(self, name: str) -> None:
+        """Binds a name from the first star import that offers it. KeyError if none does."""
+        node = self._star_with(name)
+        if node is None:
+            raise KeyError(name)
+        module = self._star_module(node)
+        dict.__setitem__(self.globals, name, getattr(module, name))
+
+    def _star_with(self, name: str) -> ast.ImportFrom | None:
+        if name.startswith("_"):
+            return None
+        for node in reversed(self.stars):
+            module = self._star_module(node)
+            if isinstance(module, ModuleProxy):
+                space = object.__getattribute__(module, "_space")
+                if space is not None and not _asking(space, name):
+                    return node
+            elif not isinstance(module, Missing) and module is not None and name in set(star_names(module)):
+                return node
+        return None
+
+    def _star_module(self, node: ast.ImportFrom) -> Any:
+        import_ = self.globals["__builtins__"]["__import__"]
+        try:
+            return import_(node.module or "", self.globals, None, ("*",), node.level)
+        except Exception as error:
+            self.note(f"`from {node.module} import *` failed ({type(error).__name__}: {error})")
+            return None
+
+
+_LASTING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Try)
+_LASTING_VALUES = (types.FunctionType, types.ModuleType, type, Missing)
+_asked: list[tuple[str, str]] = []
+
+
+def _asking(space: Namespace, name: str) -> bool:
+    """False if `space` has the name. Star imports may go in circles: a question in progress answers True."""
+    if (space.path, name) in _asked:
+        return True
+    _asked.append((space.path, name))
+    try:
+        return not space.has(name)
+    finally:
+        _asked.pop()
+
+
+class Busy:
+    """Context in which a statement of a namespace runs."""
+
+    def __init__(self, space: Namespace, index: int) -> None:
+        self.space, self.index = space, index
+
+    def __enter__(self) -> None:
+        self.space.running.append(self.index)
+
+    def __exit__(self, *details: object) -> None:
+        self.space.running.pop()
+
+
+def _absolute(path: str) -> str:
+    import os
+
+    return os.path.abspath(path)
+
+
+def _future_flags(tree: ast.Module) -> int:
+    flags = 0
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            for alias in node.names:
+                feature = getattr(__future__, alias.name, None)
+                flags |= feature.compiler_flag if feature else 0
+    return flags
+
+
+def _is_star(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+
+
+def _guarded_lines(tree: ast.Module) -> Iterator[int]:
+    """Lines of imports whose failure the file handles itself, other than by raising again."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Try) and any(_catches_import_error(item) for item in node.handlers):
+            for part in node.body:
+                for item in ast.walk(part):
+                    if isinstance(item, (ast.Import, ast.ImportFrom)):
+                        yield from range(item.lineno, (item.end_lineno or item.lineno) + 1)
+
+
+def _catches_import_error(handler: ast.ExceptHandler) -> bool:
+    names = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+    caught = handler.type is None or any(
+        isinstance(item, ast.Name) and item.id in names for item in ast.walk(handler.type)
+    )
+    return caught and not any(isinstance(item, ast.Raise) for item in handler.body)
+
+
+def _looks_like_module(node: ast.stmt) -> bool:
+    """A class that defines `forward`, or makes `nn.` layers in its constructor."""
+    if not isinstance(node, ast.ClassDef):
+        return False
+    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    if methods.keys() & MODULE_METHODS:
+        return True
+    made = methods.get("__init__")
+    return made is not None and any(
+        isinstance(item, ast.Attribute) and isinstance(item.value, ast.Name) and item.value.id == "nn"
+        for item in ast.walk(made)
+    )
+
+
+def target_at(text: str, line: int) -> Target:
+    """The innermost class, method or top-level function around `line`, else the whole script.
+
+    Functions inside a function are exercised through the outer one. Raises SyntaxError.
+    """
+    tree = ast.parse(text)
+    last = max(text.count("\n") + 1, line)
+    path: list[ast.stmt] = []
+    body: list[ast.stmt] = tree.body
+    while True:
+        node = next((item for item in body if _first(item) <= line <= (item.end_lineno or 0)), None)
+        if node is None or is_main_guard(node):
+            break
+        match node:
+            case ast.ClassDef():
+                path.append(node)
+                body = node.body
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                path.append(node)
+                break
+            case ast.If() | ast.Try() | ast.With() | ast.For() | ast.While():
+                body = [item for item in ast.iter_child_nodes(node) if isinstance(item, ast.stmt)]
+                body += [item for part in getattr(node, "handlers", []) for item in part.body]
+            case _:
+                break
+    if not path:
+        return Target("script", "", line, 1, last)
+    inner = path[-1]
+    names = ".".join(item.name for item in path if isinstance(item, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)))
+    kind = "class" if isinstance(inner, ast.ClassDef) else "method" if len(path) > 1 else "function"
+    return Target(kind, names, line, _first(inner), inner.end_lineno or line)
+
+
+def _first(node: ast.stmt) -> int:
+    decorators = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(item.lineno for item in decorators)])
+
+
+__all__ = ["Globals", "Namespace", "Target", "bound", "target_at"]

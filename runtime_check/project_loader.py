@@ -1,0 +1,326 @@
+"""Imports for code under test: project files on demand, installed packages for real, the rest as placeholders."""
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime_check.placeholder import Missing
+
+if TYPE_CHECKING:
+    from runtime_check.extract import Namespace
+
+MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
+LEVELS = 6  # how far above a file its project is looked for
+STDLIB = frozenset(sys.stdlib_module_names)
+
+
+class ModuleProxy(types.ModuleType):
+    """A project module whose names are computed when they are read."""
+
+    def __init__(self, name: str, space: Namespace | None, loader: Loader, folder: str = "") -> None:
+        super().__init__(name)
+        put = object.__setattr__
+        put(self, "_space", space)
+        put(self, "_loader", loader)
+        put(self, "_folder", folder)
+        if folder:
+            put(self, "__path__", [folder])
+        if space is not None:
+            put(self, "__file__", space.path)
+
+    def __getattr__(self, name: str) -> Any:
+        space: Namespace | None = object.__getattribute__(self, "_space")
+        if space is not None and (space.has(name) or name in space.globals):
+            return space.get(name)
+        child = self._loader.child(self, name)
+        if child is not None:
+            return child
+        if space is not None and not name.startswith("__"):
+            try:
+                hook = space.get("__getattr__")  # PEP 562
+            except KeyError:
+                pass
+            else:
+                if callable(hook):
+                    return hook(name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        space: Namespace | None = object.__getattribute__(self, "_space")
+        if space is not None and not name.startswith("__"):
+            space.pin(name, value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def __dir__(self) -> list[str]:
+        space: Namespace | None = object.__getattribute__(self, "_space")
+        return sorted(space.names()) if space is not None else []
+
+
+class PartlyMissing(types.ModuleType):
+    """An installed module that lacks some of the names a file imports from it."""
+
+    def __init__(self, module: types.ModuleType, reason: str, names: Sequence[str]) -> None:
+        super().__init__(module.__name__)
+        self._real, self._reason, self._absent = module, reason, frozenset(names)
+
+    def __getattr__(self, name: str) -> Any:
+        real = object.__getattribute__(self, "__dict__").get("_real")
+        if real is None:
+            raise AttributeError(name)
+        if name in self._absent and not hasattr(real, name):
+            return Missing(f"{real.__name__}.{name}", self._reason)
+        return getattr(real, name)
+
+
+class Loader:
+    """Finds and keeps the project's modules. One per experiment, so that every experiment starts fresh."""
+
+    def __init__(self, main: str, roots: Sequence[str], make: Callable[[str, str, Loader], Namespace]) -> None:
+        self.make = make
+        self.main = os.path.abspath(main)
+        self.spaces: dict[str, Namespace] = {}
+        self.modules: dict[str, ModuleProxy] = {}
+        self.roots = [os.path.abspath(item) for item in roots]
+        self.only: dict[str, str] = {}  # roots that serve one top-level package alone: root -> package
+        self._guess_roots()
+
+    def _guess_roots(self) -> None:
+        folder = Path(self.main).parent
+        package = folder
+        while (package / "__init__.py").is_file() and package.parent != package:
+            package = package.parent
+        if package != folder:
+            top = Path(self.main).relative_to(package).parts[0]
+            if package.name in ("site-packages", "dist-packages"):
+                self.only[str(package)] = top
+            self._add_root(package)
+        else:
+            self._add_root(folder)
+        if package.name in ("site-packages", "dist-packages"):
+            return
+        above = [package, *package.parents][: LEVELS]
+        for depth, place in enumerate(above):
+            if any((place / marker).exists() for marker in MARKERS):
+                for item in above[: depth + 1]:
+                    self._add_root(item)
+                self._add_root(place / "src")
+                break
+
+    def _add_root(self, folder: Path) -> None:
+        if str(folder) not in self.roots and folder.is_dir():
+            self.roots.append(str(folder))
+
+    def space(self, path: str) -> Namespace:
+        """The namespace of a project file; its text is read at most once. OSError, SyntaxError as they come."""
+        path = os.path.abspath(path)
+        if path not in self.spaces:
+            text = Path(path).read_bytes()
+            self.spaces[path] = self.make(decode(text), path, self)
+        return self.spaces[path]
+
+    def dotted(self, path: str) -> str:
+        """The module name of a file: relative to the innermost folder that is no package."""
+        file = Path(os.path.abspath(path))
+        parts = [] if file.stem == "__init__" else [file.stem]
+        folder = file.parent
+        while (folder / "__init__.py").is_file() and folder.parent != folder:
+            parts.insert(0, folder.name)
+            folder = folder.parent
+        return ".".join(parts) or file.stem
+
+    def package(self, path: str) -> str:
+        """`__package__` of a file."""
+        name = self.dotted(path)
+        return name if Path(path).stem == "__init__" else name.rpartition(".")[0]
+
+    def find(self, dotted: str) -> str | None:
+        """File or folder of a project module; None where the project has none of this name."""
+        top, *rest = dotted.split(".")
+        for root in self.roots:
+            if self.only.get(root, top) != top:
+                continue
+            place = locate(os.path.join(root, top), rest)
+            if place:
+                return place
+        return None
+
+    def proxy(self, dotted: str, place: str) -> ModuleProxy | None:
+        """The module object for a found place; None if its text cannot be read or parsed."""
+        if dotted not in self.modules:
+            space = None
+            folder = place if os.path.isdir(place) else ""
+            init = os.path.join(place, "__init__.py") if folder else place
+            try:
+                if not folder or os.path.isfile(init):
+                    space = self.space(init)
+            except (OSError, SyntaxError, ValueError, RecursionError):
+                return None
+            module = ModuleProxy(dotted, space, self, folder)
+            self.modules[dotted] = module
+            register(dotted, module)
+        return self.modules[dotted]
+
+    def child(self, module: ModuleProxy, name: str) -> ModuleProxy | None:
+        """The submodule `name` of a package."""
+        folder = object.__getattribute__(module, "_folder")
+        place = locate(os.path.join(folder, name), []) if folder else None
+        return self.proxy(f"{module.__name__}.{name}", place) if place else None
+
+    def project_module(self, dotted: str, space: Namespace, level: int) -> ModuleProxy | None:
+        """The project's module of this name as seen from a file, or None."""
+        if level == 0:
+            place = self.find(dotted)
+            return self.proxy(dotted, place) if place else None
+        folder = os.path.dirname(os.path.abspath(space.path))
+        for _ in range(level - 1):
+            folder = os.path.dirname(folder)
+        parts = space.package.split(".") if space.package else []
+        parents = parts[: len(parts) - (level - 1)] if level > 1 else parts
+        rest = dotted.split(".") if dotted else []
+        place = locate(folder, rest)
+        name = ".".join([*parents, *rest]) or os.path.basename(folder)
+        return self.proxy(name, place) if place else None
+
+
+def locate(base: str, rest: Sequence[str]) -> str | None:
+    """The file or package folder at `base` plus submodule names; a folder without `__init__.py` counts."""
+    place = os.path.join(base, *rest)
+    if os.path.isfile(os.path.join(place, "__init__.py")):
+        return place
+    if os.path.isfile(place + ".py"):
+        return place + ".py"
+    if os.path.isdir(place) and any(name.endswith(".py") or "." not in name for name in os.listdir(place)):
+        return place
+    return None
+
+
+def decode(data: bytes) -> str:
+    """Text of a Python file: its declared encoding, else UTF-8; bytes that do not fit are replaced."""
+    import io
+    import tokenize
+
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return data.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return data.decode("utf-8", errors="replace")
+
+
+def register(name: str, module: types.ModuleType) -> None:
+    """Makes a proxy known to pickle, dataclasses and typing, unless a real module has the name."""
+    there = sys.modules.get(name)
+    if (there is None and name.partition(".")[0] not in STDLIB) or isinstance(there, ModuleProxy):
+        sys.modules[name] = module
+
+
+def importer(space: Namespace) -> Callable[..., Any]:
+    """The `__import__` that code of `space` sees."""
+    loader = space.loader
+
+    def import_(name: str, globals_: Any = None, locals_: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        wanted = [item for item in fromlist or () if item != "*"]
+        guarded = sys._getframe(1).f_lineno in space.guarded_lines
+        if level or _is_project(loader, name, wanted):
+            module = loader.project_module(name, space, level)
+            if module is not None:
+                return _project_import(loader, module, name, wanted, guarded, level)
+            if level and guarded:
+                raise ImportError(f"the project has no module {'.' * level}{name}")
+            if level:
+                return Missing(name or wanted[0], f"the project has no module `{'.' * level}{name}`")
+        return _real_import(name, wanted, bool(fromlist), guarded, space)
+
+    return import_
+
+
+def _is_project(loader: Loader, name: str, wanted: Sequence[str]) -> bool:
+    """Whether an absolute import means a project file. A standard module wins unless it lacks the names."""
+    top = name.partition(".")[0]
+    if top in ("torch", "builtins"):
+        return False
+    if loader.find(name) is None:
+        return False
+    if top in STDLIB:
+        try:
+            real = builtins.__import__(name, fromlist=["x"])
+        except ImportError:
+            return True
+        return bool(wanted) and not all(hasattr(real, item) for item in wanted)
+    return True
+
+
+def _project_import(loader: Loader, module: ModuleProxy, name: str, wanted: Sequence[str], guarded: bool,
+                    level: int) -> Any:
+    if not wanted and level == 0 and "." in name:
+        top = name.partition(".")[0]
+        place = loader.find(top)
+        return (loader.proxy(top, place) if place else None) or module
+    space: Namespace | None = object.__getattribute__(module, "_space")
+    absent = [item for item in wanted if not _offers(module, space, item)]
+    if absent and guarded:
+        raise ImportError(f"cannot import name {absent[0]!r} from {module.__name__!r}")
+    if absent:
+        return PartlyMissing(module, f"`{module.__name__}` binds no name `{absent[0]}`", absent)
+    return module
+
+
+def _offers(module: ModuleProxy, space: Namespace | None, name: str) -> bool:
+    if space is not None and (space.has(name) or name in space.globals or space.has("__getattr__")):
+        return True
+    return module._loader.child(module, name) is not None
+
+
+def _real_import(name: str, wanted: Sequence[str], from_: bool, guarded: bool, space: Namespace) -> Any:
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        if guarded:
+            raise
+        return _placeholder(name, bool(from_), error, space)
+    absent = [item for item in wanted if not hasattr(module, item) and not _submodule(name, item)]
+    if absent and not guarded:
+        space.note(f"`{name}` has no `{absent[0]}` in this environment")
+        return PartlyMissing(module, f"`{name}` has no `{absent[0]}` in this environment", absent)
+    return module if from_ else sys.modules[name.partition(".")[0]]
+
+
+def _placeholder(name: str, from_: bool, error: Exception, space: Namespace) -> Any:
+    top = name.partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and error.name and name.startswith(error.name):
+        reason = f"the package `{error.name}` is not installed"
+    else:
+        reason = f"importing `{name}` failed ({type(error).__name__}: {error})"
+    space.note(reason)
+    if from_:
+        return Missing(name, reason)
+    real = sys.modules.get(top)
+    if real is not None and top != name:  # `import torch.absent`: the package itself is there
+        rest = name.split(".")[1]
+        return PartlyMissing(real, reason, [rest])
+    return Missing(top, reason)
+
+
+def _submodule(name: str, item: str) -> bool:
+    try:
+        importlib.import_module(f"{name}.{item}")
+    except Exception:
+        return False
+    return True
+
+
+def star_names(module: Any) -> Iterator[str]:
+    """The names that `from module import *` would bind, without computing them."""
+    if isinstance(module, ModuleProxy):
+        space: Namespace | None = object.__getattribute__(module, "_space")
+        names = space.names() if space is not None else set()
+        yield from (name for name in names if not name.startswith("_"))
+        return
+    listed = getattr(module, "__all__", None)
+    yield from listed if listed is not None else (name for name in vars(module) if not name.startswith("_"))

@@ -1,0 +1,174 @@
+"""What a statement binds, reads and changes: the facts that loading on demand and slicing need.
+
+Pure functions over `ast`; nothing here runs code or knows about torch.
+"""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+# Methods that prepare the object they are called on. A bare call of one of these belongs to the
+# object's definition; a bare call of anything else (fit, run, step) is work, not definition.
+PREPARES = frozenset(
+    "append add update extend insert setdefault add_argument set_defaults add_subparsers add_module"
+    " register register_buffer register_parameter setLevel addHandler to eval train cuda cpu half"
+    " double float apply load_state_dict seed manual_seed requires_grad_ init_weights reset_parameters"
+    " normal_ uniform_ zero_ fill_ copy_ merge_from_file merge_from_list freeze compile".split()
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement that may be run on its own."""
+
+    index: int
+    node: ast.stmt
+    binds: frozenset[str]
+    touches: frozenset[str]  # names bound elsewhere whose object this statement prepares
+    main: bool = False  # inside `if __name__ == "__main__":`
+
+
+def is_main_guard(node: ast.stmt) -> bool:
+    """True for `if __name__ == "__main__":` (either order)."""
+    match node:
+        case ast.If(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+            return {_text(left), _text(right)} == {"__name__", "__main__"}
+    return False
+
+
+def _text(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Constant(value=str() as value):
+            return value
+    return ""
+
+
+def steps(tree: ast.Module) -> list[Step]:
+    """The top-level statements in order; those of the `__main__` block follow in their place, marked."""
+    found: list[Step] = []
+    for node in tree.body:
+        inner = node.body if is_main_guard(node) and isinstance(node, ast.If) else [node]
+        for part in inner:
+            found.append(Step(len(found), part, frozenset(bound(part)), frozenset(touched(part)), part is not node))
+    return found
+
+
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """`node` and what runs when it runs: function, lambda and class bodies are not entered.
+
+    Decorators, defaults, annotations and bases of a nested definition do run and are walked.
+    """
+    work = [node]
+    while work:
+        item = work.pop()
+        yield item
+        match item:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                work.extend(item.decorator_list)
+                work.append(item.args)
+                work.extend([item.returns] if item.returns else [])
+            case ast.Lambda():
+                work.append(item.args)
+            case ast.ClassDef():
+                work.extend([*item.decorator_list, *item.bases, *item.keywords])
+            case _:
+                work.extend(ast.iter_child_nodes(item))
+
+
+def bound(node: ast.AST) -> set[str]:
+    """Names that running `node` binds in its own scope."""
+    names: set[str] = set()
+    inner: set[int] = set()  # targets of comprehensions stay inside them
+    for item in walk(node):
+        match item:
+            case ast.comprehension():
+                inner.update(id(part) for part in ast.walk(item.target))
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.alias(name="*"):
+                pass
+            case ast.alias(name=name, asname=asname):
+                names.add(asname or name.partition(".")[0])
+            case ast.ExceptHandler(name=str() as name) | ast.MatchAs(name=str() as name):
+                names.add(name)
+            case ast.MatchStar(name=str() as name) | ast.MatchMapping(rest=str() as name):
+                names.add(name)
+    for item in walk(node):
+        match item:
+            case ast.Name(id=name, ctx=ast.Store()) if id(item) not in inner:
+                names.add(name)
+    return names
+
+
+def read(node: ast.AST, deep: bool = True) -> set[str]:
+    """Names that `node` loads; with `deep` also those that the functions defined in it load."""
+    nodes = ast.walk(node) if deep else walk(node)
+    return {item.id for item in nodes if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load)}
+
+
+def class_body_reads(node: ast.AST) -> set[str]:
+    """Names that class bodies anywhere in `node` load directly.
+
+    CPython looks these up without `__missing__` of a dict subclass, so they must be present before.
+    """
+    names: set[str] = set()
+    for item in ast.walk(node):
+        if isinstance(item, ast.ClassDef):
+            for part in item.body:
+                names |= read(part, deep=False)
+    return names
+
+
+def root(node: ast.expr) -> str:
+    """The name that an attribute, subscript or call chain starts from, or ""."""
+    while True:
+        match node:
+            case ast.Attribute(value=value) | ast.Subscript(value=value) | ast.Starred(value=value):
+                node = value
+            case ast.Call(func=ast.Name(), args=[first, *_]):
+                node = first  # enumerate(net.layers), list(net.parameters())
+            case ast.Call(func=func):
+                node = func
+            case ast.Name(id=name):
+                return name
+            case _:
+                return ""
+
+
+def touched(node: ast.stmt) -> set[str]:
+    """Names whose object `node` prepares without binding the name: `cfg.lr = 1`, `parser.add_argument(...)`."""
+    match node:
+        case ast.Assign(targets=targets):
+            return _attribute_roots(targets)
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            return _attribute_roots([target])
+        case ast.Delete(targets=targets):
+            return _attribute_roots(targets)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr=attr), args=args)):
+            if attr in PREPARES or attr.startswith(("register_", "add_", "set_")):
+                return {root(value)} - {""}
+            if attr.endswith("_") and not attr.startswith("_") and args:  # nn.init.normal_(net.weight)
+                return {root(args[0])} - {""}
+        case ast.For(body=body) | ast.With(body=body):
+            inner = [touched(part) for part in body]
+            if all(inner):  # every statement of the block prepares something
+                start = {root(node.iter)} if isinstance(node, ast.For) else set()
+                return (start | set().union(*inner)) - {""} - bound(node)
+    return set()
+
+
+def _attribute_roots(targets: list[ast.expr]) -> set[str]:
+    names: set[str] = set()
+    for target in targets:
+        match target:
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                names |= _attribute_roots(parts)
+            case ast.Attribute() | ast.Subscript():
+                names.add(root(target))
+    return names - {""}
