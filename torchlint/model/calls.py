@@ -1,0 +1,236 @@
+"""Calls: which function, class or method is meant, and following it where its code can be seen."""
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchlint import knowledge
+from torchlint.findings import Confidence
+from torchlint.model import attributes, library, methods, modules, tensors
+from torchlint.model.functions import FunctionInfo
+from torchlint.model.values import CONTAINERS, NONE, UNKNOWN, Grad, Kind, Value, join_optional
+
+if TYPE_CHECKING:
+    from torchlint.model.interp import Run
+
+Keywords = dict[str, Value]
+
+
+def call(run: Run, node: ast.Call) -> Value:
+    """Evaluate a call: callee, arguments, then what the callee does with them."""
+    callee, base = callee_of(run, node.func)
+    args, keywords = arguments(run, node)
+    name = run.model.name_of(node.func)
+    if name:
+        known = library.call(run, node, name, args, keywords)
+        if known is not None:
+            return known
+    if callee.kind is Kind.FUNCTION:
+        return call_function(run, node, callee, args, keywords)
+    if callee.kind is Kind.CLASS:
+        return modules.construct(run, node, callee, args, keywords)
+    if callee.kind is Kind.MODULE:
+        return modules.call(run, node, callee, args, keywords)
+    if callee.kind is Kind.INSTANCE and callee.cls is not None and not isinstance(node.func, ast.Attribute):
+        return method_result(run, node, callee, "__call__", args, keywords)
+    if base is not None:
+        found = methods.call(run, node, base, args, keywords)
+        if found is not None:
+            return found
+    if callee.kind is Kind.INSTANCE and callee.cls is not None:
+        return method_result(run, node, callee, "__call__", args, keywords)
+    return unknown(run, node, name, args, keywords)
+
+
+def callee_of(run: Run, func: ast.expr) -> tuple[Value, Value | None]:
+    """(what is called, the receiver if it is a method)."""
+    from torchlint.model.evaluate import expr, path_of
+
+    if not isinstance(func, ast.Attribute):
+        return expr(run, func), None
+    base = expr(run, func.value)
+    path = path_of(func)
+    bound = run.get(path) if path else None
+    value = bound if bound is not None else attributes.attribute(run, func, base)
+    return run.record(func, value), base
+
+
+def arguments(run: Run, node: ast.Call) -> tuple[list[Value], Keywords]:
+    """Evaluated arguments; after a starred one positions are unknown, so the list stops there."""
+    from torchlint.model.evaluate import expr
+
+    args: list[Value] = []
+    starred = False
+    for arg in node.args:
+        if isinstance(arg, ast.Starred):
+            inner = expr(run, arg.value)
+            run.record(arg, UNKNOWN)
+            if inner.elements is not None and not starred:
+                args.extend(inner.elements)
+            else:
+                starred = True
+                args.append(inner.item if inner.item is not None else UNKNOWN)
+            continue
+        args.append(expr(run, arg))
+    keywords = {}
+    for keyword in node.keywords:
+        value = expr(run, keyword.value)
+        keywords[keyword.arg or "**"] = value
+    return args, keywords
+
+
+def call_function(run: Run, node: ast.Call, callee: Value, args: list[Value], keywords: Keywords) -> Value:
+    """A call of a function value: the project's, a tensor method, `Function.apply`, or torch's."""
+    if callee.func is not None:
+        return inline(run, node, callee.func, callee.bound, args, keywords)
+    if callee.bound is not None and callee.bound.is_tensor:
+        return tensors.call_method(run, node, callee.bound, callee.name.rpartition(".")[2], args, keywords)
+    if callee.name == "torch.autograd.Function.apply":
+        return apply_function(run, node, callee.bound or UNKNOWN, args)
+    return tensors.call_function(run, node, callee.name, args, keywords)
+
+
+def apply_function(run: Run, node: ast.Call, owner: Value, args: list[Value]) -> Value:
+    """`Function.apply(...)`: forward's values, with a graph if an input has one."""
+    grad = tensors.grad_of(run, args)
+    cls = owner.cls
+    returned = UNKNOWN
+    if cls is not None:
+        forward = cls.method("forward")
+        if forward is not None:
+            returned = forward.model.flow(forward.node).returns
+    run.event("apply", node, owner, args=tuple(args), name=owner.name)
+    if returned.kind is Kind.TUPLE and returned.elements is not None:
+        parts = tuple(
+            Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=grad, ident=(node, i), storage=(node, i), site=node)
+            for i in range(len(returned.elements)))
+        return Value(Kind.TUPLE, elements=parts, ident=node, site=node)
+    return tensors.result(run, node, tuple(args), name=owner.name, grad=grad).but(sure=Confidence.LIKELY)
+
+
+def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, args: list[Value],
+           keywords: Keywords) -> Value:
+    """Follow a project function with what is passed to it; its events become the caller's."""
+    from torchlint.model.interp import MAX_DEPTH, Run, follow
+
+    if func.is_generator:
+        if "contextlib.contextmanager" in func.decorators:
+            return context_value(func)
+        return Value(Kind.LIST, item=func.model.flow(func.node).yields, ident=node, facts=frozenset({"generator"}))
+    if run.depth >= MAX_DEPTH or func.node in run.active or run.budget.steps <= 0:
+        return fallback(run, node, func, args)
+    if any(d.endswith(("abstractmethod", "overload")) for d in func.decorators):
+        return UNKNOWN
+    env = bind(func, receiver, args, keywords)
+    prefix = receiver_path(node)
+    inner_self = func.self_name
+    if prefix and inner_self and run.env is not None and receiver is not None:
+        for key, value in run.env.items():
+            if key.startswith(prefix + "."):
+                env[inner_self + key[len(prefix):]] = value
+    grad = func.declared_grad if func.declared_grad is not None else run.grad
+    sub = Run(func.model, env=env, grad=grad, depth=run.depth + 1, budget=run.budget, active=(*run.active, func.node))
+    flow = follow(sub, func)
+    for event in flow.events:
+        if event.what != "yield":
+            run.flow.events.append(replace(
+                event, node=node, loops=run.loops + event.loops, guards=run.guards + event.guards))
+    if prefix and inner_self and run.env is not None and receiver is not None:
+        for key, value in flow.end.items():
+            if key.startswith(inner_self + ".") and value != env.get(key):
+                run.env[prefix + key[len(inner_self):]] = value
+    if run.grad is not None and func.declared_grad is None and flow.grad_after is not run.grad:
+        run.grad = flow.grad_after
+    return flow.returns
+
+
+def fallback(run: Run, node: ast.AST, func: FunctionInfo, args: list[Value]) -> Value:
+    """Too deep to follow: the function's own summary."""
+    if func.node in run.active or func.model.is_running(func.node):
+        return UNKNOWN
+    returned = func.model.flow(func.node).returns
+    run.event("unknown_call", node, args=tuple(args), name=func.dotted)
+    return returned if returned.kind not in (Kind.TENSOR,) else returned.but(carried=frozenset(), grad=Grad.UNKNOWN)
+
+
+def receiver_path(node: ast.AST) -> str:
+    """The path of a method call's receiver."""
+    from torchlint.model.evaluate import path_of
+
+    match node:
+        case ast.Call(func=ast.Attribute(value=receiver)):
+            if isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Name) and receiver.func.id == "super":
+                return "self"
+            return path_of(receiver)
+        case ast.Call(func=func):
+            return path_of(func)
+    return ""
+
+
+def bind(func: FunctionInfo, receiver: Value | None, args: list[Value], keywords: Keywords) -> dict[str, Value]:
+    """Parameters bound to arguments; what is not passed gets its default or what its annotation says."""
+    params = list(func.params)
+    env: dict[str, Value] = {}
+    values = list(args)
+    if receiver is not None and not func.is_static and func.cls is not None:
+        values.insert(0, receiver)
+    for arg in (*params, *func.args.kwonlyargs):
+        position = params.index(arg) if arg in params else -1
+        if 0 <= position < len(values):
+            given: Value | None = values[position]
+        elif arg.arg in keywords:
+            given = keywords[arg.arg]
+        else:
+            given = func.default_of(arg)
+        if given is None or not given.known:
+            declared = func.declared_value(arg)
+            given = declared if declared is not None and declared.known else given if given is not None else Value(ident=arg)
+        env[arg.arg] = given
+    if func.args.vararg is not None:
+        rest = tuple(values[len(params):])
+        env[func.args.vararg.arg] = Value(Kind.TUPLE, elements=rest)
+    if func.args.kwarg is not None:
+        named = tuple((k, v) for k, v in keywords.items() if k not in env and k != "**")
+        env[func.args.kwarg.arg] = Value(Kind.DICT, fields=named)
+    return env
+
+
+def context_value(func: FunctionInfo) -> Value:
+    """What a project context manager does to the grad mode of its block."""
+    modes = {
+        func.model.grad_at(node) for node in func.yields
+    }
+    if modes == {False}:
+        return Value(Kind.CONTEXT, name=func.dotted, func=func, facts=frozenset({"grad_off"}))
+    return Value(Kind.CONTEXT, name=func.dotted, func=func)
+
+
+def method_result(run: Run, node: ast.AST, base: Value, name: str, args: tuple[Value, ...] | list[Value] = (),
+                  keywords: Keywords | None = None) -> Value:
+    """The result of a special method of a project instance."""
+    method = base.cls.method(name) if base.cls is not None else None
+    if method is None:
+        return UNKNOWN
+    return inline(run, node, method, base, list(args), keywords or {})
+
+
+def put(run: Run, container: ast.expr, base: Value, value: Value) -> None:
+    """Remember that a container now holds a value too."""
+    from torchlint.model.evaluate import path_of
+
+    path = path_of(container)
+    if path and base.kind in CONTAINERS:
+        run.set(path, base.but(item=join_optional(base.item, value), elements=None))
+
+
+def unknown(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value:
+    """A call of code that cannot be seen."""
+    run.event("unknown_call", node, args=(*args, *keywords.values()), name=name)
+    if name.startswith(("torch.", "torchvision.ops.")) and knowledge.function(name) is not None:
+        return tensors.call_function(run, node, name, args, keywords)
+    source = next((v.source for v in args if v.source is not None), None)
+    return Value(ident=node, site=node, source=source)
+
+
+__all__ = ["NONE", "call", "inline", "method_result", "put"]

@@ -1,0 +1,328 @@
+"""Classes of the project: bases through any number of files, methods, and what `self.x` holds."""
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torchlint import knowledge
+from torchlint.findings import Confidence
+from torchlint.model.functions import FunctionInfo, duck_kind
+from torchlint.model.values import UNKNOWN, Kind, Value, join, join_all
+
+if TYPE_CHECKING:
+    from torchlint.model import FileModel
+
+MODULE = "torch.nn.Module"
+FUNCTION = "torch.autograd.Function"
+REGISTERING = {"register_buffer": "buffer", "register_parameter": "parameter", "add_module": "module",
+               "register_module": "module"}
+
+
+class ClassInfo:
+    """One class of the project. Identity is the definition: the same class is the same object."""
+
+    def __init__(self, model: FileModel, node: ast.ClassDef) -> None:
+        self.model = model
+        self.node = node
+        self._attrs: dict[str, Value] = {}
+        self._busy: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"ClassInfo({self.dotted})"
+
+    @functools.cached_property
+    def qualname(self) -> str:
+        """Dotted name within the file."""
+        names = [self.node.name]
+        names += [a.name for a in self.model.ancestors(self.node)
+                  if isinstance(a, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
+        return ".".join(reversed(names))
+
+    @functools.cached_property
+    def dotted(self) -> str:
+        """Module and qualified name."""
+        return f"{self.model.index.name}.{self.qualname}"
+
+    @functools.cached_property
+    def bases(self) -> tuple[ClassInfo | str, ...]:
+        """Each base as a project class, or the canonical dotted name of an outside one ("" if unknown)."""
+        found: list[ClassInfo | str] = []
+        for base in self.node.bases:
+            if isinstance(base, ast.Starred):
+                found.append("")
+                continue
+            expr = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]
+            found.append(self.model.class_named(expr) or self._made_by_call(expr))
+        return tuple(found)
+
+    def _made_by_call(self, expr: ast.expr) -> ClassInfo | str:
+        """A base that a call returns: `with_metaclass(Meta, Base)`, `partial(Base, ...)`, a project factory."""
+        if not isinstance(expr, ast.Call):
+            return self.model.name_of(expr)
+        name = self.model.name_of(expr.func)
+        if name.endswith(("with_metaclass", "functools.partial")) and expr.args:
+            return self.model.class_named(expr.args[-1]) or self.model.name_of(expr.args[-1])
+        value = self.model.value(expr)
+        if value.kind is Kind.CLASS:
+            return value.cls or value.name
+        return ""
+
+    @functools.cached_property
+    def mro(self) -> tuple[ClassInfo | str, ...]:
+        """This class and all its bases, nearest first; cycles are cut."""
+        found: list[ClassInfo | str] = []
+        queue: list[ClassInfo | str] = [self]
+        while queue:
+            item = queue.pop(0)
+            if item in found:
+                continue
+            found.append(item)
+            if isinstance(item, ClassInfo):
+                queue.extend(item.bases)
+        return tuple(found)
+
+    @property
+    def project_mro(self) -> Iterator[ClassInfo]:
+        """The project's own classes among the bases, this one first."""
+        return (item for item in self.mro if isinstance(item, ClassInfo))
+
+    @functools.cached_property
+    def outside(self) -> tuple[str, ...]:
+        """Dotted names of all bases outside the project; "" stands for one that is not known."""
+        return tuple(item for item in self.mro if isinstance(item, str))
+
+    @functools.cached_property
+    def kind(self) -> Kind:
+        """What instances of the class are."""
+        for name in self.outside:
+            kind = class_kind(name)
+            if kind is not Kind.UNKNOWN:
+                return kind
+        return Kind.INSTANCE
+
+    @property
+    def is_module(self) -> bool:
+        """Surely a subclass of torch.nn.Module."""
+        return self.kind is Kind.MODULE
+
+    @functools.cached_property
+    def is_function(self) -> bool:
+        """A subclass of torch.autograd.Function."""
+        return any(name in (FUNCTION, "torch.autograd.function.InplaceFunction") for name in self.outside)
+
+    @property
+    def fully_known(self) -> bool:
+        """No base is missing: every base is in the project, in torch, or `object`."""
+        return all(name.startswith("torch.") or name in ("builtins.object", "abc.ABC", "typing.Generic",
+                                                         "typing.Protocol") for name in self.outside)
+
+    def is_a(self, dotted: str) -> bool:
+        """Whether a class of that canonical name is among the bases."""
+        return any(name == dotted for name in self.outside)
+
+    @functools.cached_property
+    def methods(self) -> dict[str, FunctionInfo]:
+        """Methods defined in this class itself, the last definition of each."""
+        found = {}
+        for node in self._body_statements():
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                if not any(self.model.name_of(d).endswith("overload") for d in node.decorator_list):
+                    found[node.name] = self.model.function_info(node)
+        return found
+
+    def _body_statements(self) -> Iterator[ast.stmt]:
+        stack = list(self.node.body)[::-1]
+        while stack:
+            node = stack.pop()
+            yield node
+            if isinstance(node, (ast.If, ast.Try)):
+                stack.extend((*node.body, *node.orelse)[::-1])
+
+    def method(self, name: str) -> FunctionInfo | None:
+        """The method as Python would find it, among the project's classes."""
+        for cls in self.project_mro:
+            if name in cls.methods:
+                return cls.methods[name]
+        return None
+
+    def all_methods(self) -> Iterator[FunctionInfo]:
+        """Methods of this class and its project bases; an overridden one is left out."""
+        seen: set[str] = set()
+        for cls in self.project_mro:
+            for name, method in cls.methods.items():
+                if name not in seen:
+                    seen.add(name)
+                    yield method
+
+    # -- attributes ---------------------------------------------------------------------------
+
+    @functools.cached_property
+    def stores(self) -> dict[str, list[tuple[FunctionInfo | None, ast.AST, ast.expr | None]]]:
+        """Every binding of `self.name` (or class-level `name`) in this class: (method, statement, value)."""
+        found: dict[str, list[tuple[FunctionInfo | None, ast.AST, ast.expr | None]]] = {}
+        for node in self._body_statements():
+            match node:
+                case ast.Assign(targets=targets, value=value):
+                    for target in targets:
+                        if isinstance(target, ast.Name):
+                            found.setdefault(target.id, []).append((None, node, value))
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    found.setdefault(name, []).append((None, node, node.value))
+        for method in self.methods.values():
+            me = method.self_name
+            if not me:
+                continue
+            for stmt, target, value in method.attribute_stores:
+                if isinstance(target.value, ast.Name) and target.value.id == me:
+                    found.setdefault(target.attr, []).append((method, stmt, value))
+            for call in method.calls:
+                self._registered(method, me, call, found)
+        return found
+
+    @staticmethod
+    def _registered(
+        method: FunctionInfo, me: str, call: ast.Call,
+        found: dict[str, list[tuple[FunctionInfo | None, ast.AST, ast.expr | None]]],
+    ) -> None:
+        match call:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=owner), attr=how),
+                args=[ast.Constant(value=str(name)), *rest],
+            ) if owner == me and how in REGISTERING:
+                value = rest[0] if rest else next(
+                    (k.value for k in call.keywords if k.arg in ("tensor", "param", "module")), None)
+                found.setdefault(name, []).append((method, call, value))
+
+    def attr(self, name: str) -> Value:
+        """What `self.name` holds: the join of everything any method of the class or its bases stores there."""
+        if name in self._attrs:
+            return self._attrs[name]
+        session = self.model.session
+        if name in self._busy:
+            session.cut += 1
+            return UNKNOWN
+        with session.nested(lambda: self._attrs.pop(name, None), deeper=False):
+            self._busy.add(name)
+            try:
+                self._attrs[name] = value = self._attr(name)
+            finally:
+                self._busy.discard(name)
+        return value
+
+    def _attr(self, name: str) -> Value:
+        values: list[Value] = []
+        for cls in self.project_mro:
+            for method, stmt, expr in cls.stores.get(name, ()):
+                values.append(cls._stored(method, stmt, expr))
+            if values:
+                break
+        method = self.method(name)
+        if not values and method is not None:
+            if method.is_property:
+                return method.returned(self.instance())
+            return Value(Kind.FUNCTION, name=method.dotted, func=method)
+        known = [v for v in values if v.kind is not Kind.NONE]
+        first = next((v for v in known if v.known), None)
+        if first is not None and all(
+            not v.known or v.kind is first.kind for v in known
+        ) and any(not v.known for v in known):
+            # One store is understood and others are not: what is understood is likely, not sure.
+            known = [v for v in known if v.known]
+            return join_all(known).but(sure=min(Confidence.LIKELY, first.sure))
+        return join_all(values) if first is not None else self._used_as(name)
+
+    def _used_as(self, name: str) -> Value:
+        """What the methods that the class calls on `self.name` prove."""
+        names: set[str] = set()
+        for cls in self.project_mro:
+            for method in cls.methods.values():
+                if method.self_name:
+                    names |= method.used_methods.get(f"{method.self_name}.{name}", set())
+        kind = duck_kind(names)
+        if kind in (Kind.UNKNOWN, Kind.TENSOR):
+            return UNKNOWN
+        return Value(kind, sure=Confidence.LIKELY, ident=(self, name))
+
+    def _stored(self, method: FunctionInfo | None, stmt: ast.AST, expr: ast.expr | None) -> Value:
+        if isinstance(stmt, ast.Call):
+            how = REGISTERING[stmt.func.attr]  # type: ignore[attr-defined]
+            value = self.model.value(expr) if expr is not None else UNKNOWN
+            if how == "buffer":
+                return value.but(kind=Kind.TENSOR, role="buffer", ident=(self, stmt)) if (
+                    value.kind in (Kind.TENSOR, Kind.UNKNOWN)) else value
+            return value
+        if isinstance(stmt, (ast.AnnAssign,)) and stmt.value is None:
+            return self.model.annotation_value(stmt.annotation, stmt)
+        if isinstance(stmt, (ast.AugAssign, ast.For, ast.With)) or expr is None:
+            return UNKNOWN
+        value = self.model.value(expr)
+        if not value.known and isinstance(stmt, ast.AnnAssign):
+            return self.model.annotation_value(stmt.annotation, stmt)
+        return value
+
+    def instance(self, ident: object = None, site: ast.AST | None = None) -> Value:
+        """A value that stands for an instance."""
+        return Value(self.kind, name=self.dotted, cls=self, ident=ident or self, site=site)  # type: ignore[arg-type]
+
+    @functools.cached_property
+    def has_dynamic_attributes(self) -> bool:
+        """Whether setattr, __dict__ or __setattr__ may bind attributes that cannot be seen."""
+        for cls in self.project_mro:
+            if {"__setattr__", "__getattr__"} & cls.methods.keys():
+                return True
+            for method in cls.methods.values():
+                for call in method.calls:
+                    if isinstance(call.func, ast.Name) and call.func.id == "setattr":
+                        return True
+        return False
+
+
+def class_kind(dotted: str) -> Kind:
+    """What instances of an outside class are; UNKNOWN when nothing is known of it."""
+    if not dotted:
+        return Kind.UNKNOWN
+    return _class_kind(knowledge.canonical(dotted))
+
+
+@functools.cache
+def _class_kind(name: str) -> Kind:
+    if knowledge.module_class(name) is not None:
+        return Kind.MODULE
+    if knowledge.optimizer_class(name) is not None:
+        return Kind.OPTIMIZER
+    if knowledge.scheduler_class(name) is not None:
+        return Kind.SCHEDULER
+    fixed = FIXED_KINDS.get(name)
+    if fixed is not None:
+        return fixed
+    data = knowledge.data_class(name)
+    if data is not None:
+        return {"loader": Kind.LOADER, "dataset": Kind.DATASET, "sampler": Kind.SAMPLER}[data]
+    other = knowledge.third_party_class(name)
+    if other is not None:
+        return {"module": Kind.MODULE, "dataset": Kind.DATASET, "loader": Kind.LOADER, "optimizer": Kind.OPTIMIZER,
+                "scheduler": Kind.SCHEDULER, "sampler": Kind.SAMPLER}.get(other.kind, Kind.UNKNOWN)
+    return Kind.UNKNOWN
+
+
+FIXED_KINDS = {
+    "torch.Tensor": Kind.TENSOR,
+    "torch.nn.Parameter": Kind.TENSOR,
+    "torch.nn.Buffer": Kind.TENSOR,
+    "torch.amp.GradScaler": Kind.SCALER,
+    "torch.cuda.amp.GradScaler": Kind.SCALER,
+    "torch.cpu.amp.GradScaler": Kind.SCALER,
+    "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler": Kind.SCALER,
+    "torch.device": Kind.DEVICE,
+    "torch.dtype": Kind.DTYPE,
+    "torch.Size": Kind.SIZE,
+    "torch.Generator": Kind.RNG,
+    "numpy.random.Generator": Kind.RNG,
+    "numpy.random.RandomState": Kind.RNG,
+    "random.Random": Kind.RNG,
+    "numpy.ndarray": Kind.NDARRAY,
+}
+
+__all__ = ["FUNCTION", "MODULE", "ClassInfo", "class_kind", "join"]

@@ -1,0 +1,346 @@
+"""Methods of receivers that are not tensors: optimizers, modules, scalers, containers, and the unknown."""
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torchlint.findings import Confidence
+from torchlint.model import calls, modules
+from torchlint.model.values import CONTAINERS, NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_optional
+
+if TYPE_CHECKING:
+    from torchlint.model.interp import Run
+
+Keywords = dict[str, Value]
+Method = Callable[["Run", ast.Call, Value, str, list[Value], Keywords], "Value | None"]
+SELF_RETURNING = {
+    "to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "apply", "type",
+    "share_memory", "xpu", "to_empty", "ipu",
+}
+CONVERSIONS = {"to", "cuda", "cpu", "float", "half", "double", "bfloat16", "type", "to_empty"}
+HOOKS = {
+    "register_forward_hook", "register_forward_pre_hook", "register_backward_hook", "register_full_backward_hook",
+    "register_full_backward_pre_hook", "register_state_dict_pre_hook", "register_load_state_dict_post_hook",
+}
+GROWING = {"append": 0, "appendleft": 0, "add": 0, "insert": 1, "extend": 0, "extendleft": 0, "put": 0,
+           "append_": 0}
+# Keyword arguments that only a tensor's backward takes.
+BACKWARD_KEYWORDS = {"gradient", "retain_graph", "create_graph", "inputs"}
+
+
+def call(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: Keywords) -> Value | None:
+    """`base.name(...)`; None when nothing is known of it."""
+    assert isinstance(node.func, ast.Attribute)
+    name = node.func.attr
+    handler = BY_KIND.get(base.kind)
+    if handler is not None:
+        found = handler(run, node, base, name, args, keywords)
+        if found is not None:
+            return found
+    return by_name(run, node, base, name, args, keywords)
+
+
+# -- modules ----------------------------------------------------------------------------------
+
+
+def module_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of torch.nn.Module."""
+    if name in ("train", "eval"):
+        flag = args[0] if args else keywords.get("mode")
+        what = "eval" if name == "eval" or (flag is not None and flag.const is False) else "train"
+        if flag is not None and not isinstance(flag.const, bool):
+            what = "set_mode"
+        run.event(what, node, base, name=name)
+        return base
+    if name in SELF_RETURNING:
+        run.event("convert" if name in CONVERSIONS else name, node, base, args=tuple(args), name=name)
+        return base
+    if name in ("parameters", "named_parameters", "buffers", "named_buffers"):
+        return registered_tensors(node, base, name)
+    if name in ("children", "modules"):
+        return Value(Kind.LIST, item=Value(Kind.MODULE, ident=(base.ident, name)), facts=frozenset({"generator"}))
+    if name in ("named_children", "named_modules"):
+        pair = Value(Kind.TUPLE, elements=(STRING, Value(Kind.MODULE, ident=(base.ident, name))))
+        return Value(Kind.LIST, item=pair, facts=frozenset({"generator"}))
+    if name == "state_dict":
+        return Value(Kind.STATE_DICT, bound=base, ident=node, site=node, item=Value(
+            Kind.TENSOR, grad=Grad.NO, ident=(base.ident, "state"), storage=(base.ident, "state")))
+    if name == "load_state_dict":
+        run.event("load_state", node, base, args=tuple(args), name=name)
+        return Value(Kind.TUPLE)
+    if name == "zero_grad":
+        run.event("zero_grad", node, base, name=name)
+        return NONE
+    if name in HOOKS:
+        run.event("register_hook", node, base, args=tuple(args), name=name)
+        return Value(Kind.HANDLE, ident=node, site=node)
+    if name in ("forward", "__call__") and base.cls is None:
+        run.event("forward", node, base, args=tuple(args), name=name)
+        return modules.call(run, node, base, args, keywords)
+    if name == "no_sync":
+        return Value(Kind.CONTEXT, name="no_sync", bound=base)
+    if name in ("append", "extend", "insert", "add_module", "register_module", "register_buffer", "register_parameter"):
+        run.event("register", node, base, args=tuple(args), name=name)
+        return base
+    if name in ("items", "values", "keys") and base.name == "torch.nn.ModuleDict":
+        member = base.item or Value(Kind.MODULE, ident=(base.ident, "item"))
+        pair = Value(Kind.TUPLE, elements=(STRING, member))
+        return Value(Kind.LIST, item={"items": pair, "values": member, "keys": STRING}[name])
+    return None
+
+
+def registered_tensors(node: ast.Call, base: Value, name: str) -> Value:
+    """`parameters()` and its relatives: an iterator that is used up by one pass."""
+    if "buffers" in name:
+        tensor = Value(Kind.TENSOR, role="buffer", grad=Grad.NO, ident=(base.ident, name), storage=(base.ident, name))
+    else:
+        tensor = Value(Kind.TENSOR, role="parameter", grad=Grad.YES, ident=(base.ident, name), storage=(base.ident, name),
+                       bound=base)
+    item = Value(Kind.TUPLE, elements=(STRING, tensor)) if name.startswith("named") else tensor
+    return Value(Kind.PARAMETERS, bound=base, ident=node, site=node, item=item, name=name, facts=frozenset({"generator"}))
+
+
+# -- optimizers and the like ------------------------------------------------------------------
+
+
+def optimizer_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of optimizers."""
+    match name:
+        case "step":
+            run.event("step", node, base, args=tuple(args), name=name)
+            follow_closure(run, node, args)
+            return UNKNOWN
+        case "zero_grad":
+            run.event("zero_grad", node, base, name=name)
+            return NONE
+        case "add_param_group":
+            run.event("add_params", node, base, args=tuple(args), name=name)
+            return NONE
+        case "state_dict":
+            return Value(Kind.STATE_DICT, bound=base, ident=node, site=node)
+        case "load_state_dict":
+            run.event("load_state", node, base, args=tuple(args), name=name)
+            return NONE
+        case "backward":
+            run.event("backward", node, args[0] if args else UNKNOWN, via=base, name=name)
+            return NONE
+        case "train" | "eval":
+            run.event(f"optimizer_{name}", node, base, name=name)
+            return NONE
+    return None
+
+
+def follow_closure(run: Run, node: ast.Call, args: list[Value]) -> None:
+    """`optimizer.step(closure)` calls the closure."""
+    if args and args[0].kind is Kind.FUNCTION and args[0].func is not None:
+        calls.inline(run, node, args[0].func, args[0].bound, [], {})
+
+
+def scheduler_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of learning-rate schedulers."""
+    if name == "step":
+        run.event("scheduler_step", node, base, args=tuple(args), name=name)
+        return NONE
+    if name == "get_last_lr":
+        return Value(Kind.LIST, item=NUMBER)
+    if name == "state_dict":
+        return Value(Kind.DICT, ident=node, site=node)
+    return None
+
+
+def scaler_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of GradScaler."""
+    first = args[0] if args else UNKNOWN
+    match name:
+        case "scale":
+            return first.but(ident=node, site=node, facts=first.facts | {"scaled"}, bound=base) if first.is_tensor else (
+                Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=Grad.YES, ident=node, storage=node, site=node,
+                      facts=frozenset({"scaled"}), bound=base))
+        case "step":
+            run.event("step", node, first, via=base, name="scaler.step")
+            return UNKNOWN
+        case "unscale_":
+            run.event("unscale", node, first, via=base, name=name)
+            return NONE
+        case "update":
+            run.event("scaler_update", node, base, name=name)
+            return NONE
+    return None
+
+
+def loader_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of loaders and samplers."""
+    if name == "set_epoch":
+        run.event("set_epoch", node, base, args=tuple(args), name=name)
+        return NONE
+    return None
+
+
+def context_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of an autograd Function's ctx."""
+    if name in ("save_for_backward", "mark_dirty", "mark_non_differentiable", "set_materialize_grads"):
+        run.event("ctx", node, base, args=tuple(args), name=name)
+        return NONE
+    return None
+
+
+def handle_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of hook handles and asynchronous work."""
+    run.event(name, node, base, name=name)
+    return NONE
+
+
+# -- containers -------------------------------------------------------------------------------
+
+
+def container_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of lists, dicts, sets and deques."""
+    assert isinstance(node.func, ast.Attribute)
+    from torchlint.model.evaluate import path_of
+
+    if name in GROWING and len(args) > GROWING[name]:
+        value = args[GROWING[name]]
+        stored = value.item or UNKNOWN if name.startswith("extend") else value
+        run.event("store", node, base, value=stored, path=path_of(node.func.value), name=name)
+        calls.put(run, node.func.value, base, stored)
+        return NONE
+    match name:
+        case "items" if base.kind in (Kind.DICT, Kind.STATE_DICT):
+            item = base.item or UNKNOWN
+            return Value(Kind.LIST, item=Value(Kind.TUPLE, elements=(STRING, item)), bound=base)
+        case "values" if base.kind in (Kind.DICT, Kind.STATE_DICT):
+            return Value(Kind.LIST, item=base.item, bound=base)
+        case "keys":
+            return Value(Kind.LIST, item=UNKNOWN)
+        case "copy":
+            return base.but(ident=node, site=node)
+        case "pop" | "popleft" | "popitem" | "get":
+            first = args[0].const if args else None
+            found = base.field(first) if first is not None else None
+            return found or base.item or UNKNOWN
+        case "setdefault" if len(args) == 2:
+            run.event("store", node, base, value=args[1], path=path_of(node.func.value), name=name)
+            calls.put(run, node.func.value, base, args[1])
+            return join_optional(base.item, args[1]) or UNKNOWN
+        case "update":
+            value = args[0] if args else Value(Kind.DICT, fields=tuple(keywords.items()))
+            run.event("store", node, base, value=value, path=path_of(node.func.value), name=name)
+            for part in value.parts():
+                calls.put(run, node.func.value, base, part)
+            return NONE
+        case "clear":
+            run.event("clear", node, base, path=path_of(node.func.value), name=name)
+            path = path_of(node.func.value)
+            if path:
+                run.set(path, base.but(item=None, elements=() if base.kind is Kind.LIST else None, fields=()))
+            return NONE
+        case "index" | "count":
+            return NUMBER
+        case "sort" | "reverse" | "remove" | "discard":
+            return NONE
+    return None
+
+
+def size_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of torch.Size."""
+    return NUMBER if name == "numel" else None
+
+
+def text_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of strings."""
+    if name in ("split", "rsplit", "splitlines"):
+        return Value(Kind.LIST, item=STRING)
+    return NUMBER if name in ("startswith", "endswith", "find", "isdigit", "count") else STRING
+
+
+def array_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of numpy arrays."""
+    if name in ("item", "tolist"):
+        return NUMBER if name == "item" else Value(Kind.LIST)
+    fresh = name in ("copy", "astype")
+    return Value(Kind.NDARRAY, sure=Confidence.LIKELY, ident=node, site=node, storage=node if fresh else base.storage)
+
+
+def random_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Methods of random generators."""
+    if name == "manual_seed":
+        return base
+    return Value(Kind.NDARRAY, sure=Confidence.LIKELY, ident=node) if base.name.startswith("numpy.") else NUMBER
+
+
+# -- by the method's name alone ---------------------------------------------------------------
+
+
+def by_name(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """What the name of a method of an unknown receiver tells."""
+    assert isinstance(node.func, ast.Attribute)
+    from torchlint.model.evaluate import path_of
+
+    path = path_of(node.func.value)
+    if name == "backward" or name == "manual_backward":
+        return unknown_backward(run, node, base, path, args, keywords)
+    if base.kind in (Kind.UNKNOWN, Kind.INSTANCE, Kind.NAMESPACE) and name in UNKNOWN_EVENTS:
+        run.event(UNKNOWN_EVENTS[name], node, base, args=tuple(args), path=path, name=name)
+        return None if name not in ("zero_grad", "eval", "train") else base if name != "zero_grad" else NONE
+    if base.kind is Kind.UNKNOWN and name in ("append", "extend", "add", "appendleft", "push", "update") and args:
+        run.event("store", node, base, value=args[0], path=path, name=name)
+        return None
+    if base.kind is Kind.UNKNOWN and name in ("detach", "detach_") and not args:
+        return Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=Grad.NO, ident=node, storage=base.ident, site=node)
+    if base.kind is Kind.UNKNOWN and name == "item" and not args:
+        run.event("host_read", node, base, name=name)
+        return NUMBER
+    if base.kind is Kind.UNKNOWN and name in ("parameters", "named_parameters") and not args:
+        return registered_tensors(node, Value(Kind.MODULE, sure=Confidence.LIKELY, ident=base.ident), name)
+    if base.kind is Kind.UNKNOWN and name in ("to", "cuda", "cpu", "float", "half", "double") and base.known is False:
+        return base if base.facts & {"batch", "output"} else None
+    if base.kind in CONTAINERS or base.kind in (Kind.STRING, Kind.NUMBER):
+        return UNKNOWN
+    return None
+
+
+UNKNOWN_EVENTS = {
+    "step": "unknown_step", "zero_grad": "zero_grad", "train": "train", "eval": "eval", "set_epoch": "set_epoch",
+    "unscale_": "unscale", "unscale_gradients": "unscale", "clip_grad_norm_": "clip", "clip_gradients": "clip",
+    "clip_grad_value_": "clip", "register_forward_hook": "register_hook", "load_state_dict": "load_state",
+}
+
+
+def unknown_backward(run: Run, node: ast.Call, base: Value, path: str, args: list[Value],
+                     keywords: Keywords) -> Value | None:
+    """`x.backward()` proves that x carries a graph; `engine.backward(loss)` that loss does."""
+    assert isinstance(node.func, ast.Attribute)
+    from torchlint.model.evaluate import path_of
+
+    if args and node.func.attr in ("backward", "manual_backward") and base.kind is not Kind.TENSOR:
+        target = args[0]
+        if not target.known:
+            target = proven(target, node)
+            spot = path_of(node.args[0]) if node.args else ""
+            if spot:
+                run.set(spot, target)
+        run.event("backward", node, target, via=base, path=path, name=f"{path}.{node.func.attr}")
+        return UNKNOWN
+    if node.func.attr == "backward" and set(keywords) <= BACKWARD_KEYWORDS and base.kind is Kind.UNKNOWN:
+        target = proven(base, node)
+        if path:
+            run.set(path, target)
+        run.event("backward", node, target, name="torch.Tensor.backward", path=path)
+        return NONE
+    return None
+
+
+def proven(value: Value, node: ast.AST) -> Value:
+    """An unknown value that backward is called on."""
+    return Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=Grad.YES, ident=value.ident or node,
+                 storage=value.ident or node, site=value.site, source=value.source)
+
+
+BY_KIND: dict[Kind, Method] = {
+    Kind.MODULE: module_method, Kind.OPTIMIZER: optimizer_method, Kind.SCHEDULER: scheduler_method,
+    Kind.SCALER: scaler_method, Kind.LOADER: loader_method, Kind.SAMPLER: loader_method, Kind.CTX: context_method,
+    Kind.HANDLE: handle_method, Kind.WORK: handle_method, Kind.LIST: container_method, Kind.DICT: container_method,
+    Kind.SET: container_method, Kind.TUPLE: container_method, Kind.STATE_DICT: container_method,
+    Kind.SIZE: size_method, Kind.STRING: text_method, Kind.NDARRAY: array_method, Kind.RNG: random_method,
+}

@@ -1,0 +1,242 @@
+"""Making and calling Modules, optimizers, loaders and other objects."""
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from torchlint import knowledge
+from torchlint.findings import Confidence
+from torchlint.model import calls, tensors
+from torchlint.model.classes import class_kind
+from torchlint.model.values import NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_all
+
+if TYPE_CHECKING:
+    from torchlint.model.interp import Run
+
+Keywords = dict[str, Value]
+WRAPPERS = {
+    "torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel", "torch.nn.parallel.DataParallel",
+    "torch.distributed.fsdp.FullyShardedDataParallel",
+}
+TRANSPARENT = {"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Flatten", "Unflatten"}
+PAIRS = {"torch.nn.GRU", "torch.nn.RNN", "torch.nn.MultiheadAttention"}
+
+
+def construct(run: Run, node: ast.Call, callee: Value, args: list[Value], keywords: Keywords) -> Value:
+    """`Class(...)`."""
+    if callee.cls is not None:
+        return project_instance(run, node, callee, args, keywords)
+    name = callee.name
+    special = CONSTRUCTORS.get(name)
+    if special is not None:
+        return special(run, node, args, keywords)
+    kind = class_kind(name)
+    value = Value(kind, name=name, ident=node, site=node)
+    match kind:
+        case Kind.MODULE:
+            return module_instance(value, node, args, keywords)
+        case Kind.OPTIMIZER:
+            params = args[0] if args else keywords.get("params", UNKNOWN)
+            run.event("make_optimizer", node, value, args=(params,), name=name)
+            return value.but(elements=(params,))
+        case Kind.SCHEDULER:
+            return value.but(bound=args[0] if args else keywords.get("optimizer"))
+        case Kind.LOADER:
+            return value.but(bound=args[0] if args else keywords.get("dataset"))
+        case Kind.DATASET:
+            return value.but(bound=args[0] if args else None)
+        case Kind.SCALER:
+            enabled = keywords.get("enabled", args[4] if len(args) > 4 else UNKNOWN)
+            return value.but(facts=frozenset({"disabled"} if enabled.const is False else ()))
+        case Kind.TENSOR:
+            return tensors.factory(run, node, name, args, keywords)
+    return value
+
+
+def project_instance(run: Run, node: ast.Call, callee: Value, args: list[Value], keywords: Keywords) -> Value:
+    """An instance of a project class."""
+    cls = callee.cls
+    assert cls is not None
+    value = cls.instance(ident=node, site=node)
+    if cls.kind is Kind.OPTIMIZER:
+        params = args[0] if args else keywords.get("params", UNKNOWN)
+        run.event("make_optimizer", node, value, args=(params,), name=cls.dotted)
+        return value.but(elements=(params,))
+    if cls.kind is Kind.LOADER:
+        return value.but(bound=args[0] if args else keywords.get("dataset"))
+    run.event("construct", node, value, args=(*args, *keywords.values()), name=cls.dotted)
+    return value
+
+
+def module_instance(value: Value, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
+    """An instance of one of torch's own (or another library's) Modules."""
+    if value.name in WRAPPERS:
+        inner = args[0] if args else keywords.get("module", UNKNOWN)
+        ddp = {"wrapper", "ddp"} if "DistributedDataParallel" in value.name else {"wrapper"}
+        return value.but(bound=inner, facts=frozenset(ddp), cls=None)
+    if value.name == "torch.nn.Sequential":
+        if any(isinstance(arg, ast.Starred) for arg in node.args):
+            return value.but(item=args[0] if args else None)
+        if len(args) == 1 and args[0].kind is Kind.DICT:
+            return value.but(elements=tuple(member for _, member in args[0].fields) or None, item=args[0].item)
+        return value.but(elements=tuple(args))
+    if value.name in ("torch.nn.ModuleList", "torch.nn.ModuleDict") and args:
+        return value.but(elements=args[0].elements, item=args[0].item, fields=args[0].fields)
+    return value
+
+
+def call(run: Run, node: ast.Call, module: Value, args: list[Value], keywords: Keywords) -> Value:
+    """`module(...)`."""
+    value = outcome(run, node, module, args, keywords)
+    value = from_source(value, module)
+    run.event("call", node, module, value=value, args=(*args, *keywords.values()), name=module.name)
+    return value
+
+
+def from_source(value: Value, module: Value) -> Value:
+    """Mark what a module returned with the module's identity."""
+    mark = module.ident
+    if value.is_tensor or not value.known:
+        return value.but(source=mark)
+    if value.elements is not None:
+        return value.but(elements=tuple(part.but(source=mark) for part in value.elements))
+    if value.fields:
+        return value.but(fields=tuple((key, part.but(source=mark)) for key, part in value.fields))
+    return value
+
+
+def outcome(run: Run, node: ast.AST, module: Value, args: list[Value], keywords: Keywords) -> Value:
+    """What calling a module gives."""
+    if "wrapper" in module.facts and module.bound is not None:
+        return outcome(run, node, module.bound, args, keywords)
+    if module.cls is not None:
+        own = module.cls.method("__call__")
+        forward = own if own is not None else module.cls.method("forward")
+        if forward is not None:
+            result = calls.inline(run, node, forward, module, args, keywords)
+            return result if result.known else output(run, node, module)
+        base = next((b for b in module.cls.outside if knowledge.module_class(b) is not None), "")
+        if base and base != "torch.nn.Module":
+            return torch_module(run, node, module.but(name=base, cls=None), args, keywords)
+        return output(run, node, module)
+    if knowledge.module_class(module.name) is not None:
+        return torch_module(run, node, module, args, keywords)
+    return output(run, node, module)
+
+
+def output(run: Run, node: ast.AST, module: Value) -> Value:
+    """What a module gives whose code cannot be seen: something that carries a graph in grad mode."""
+    grad = Grad.NO if run.grad is False else Grad.YES if run.grad else Grad.UNKNOWN
+    return Value(grad=grad, ident=node, storage=node, site=node, source=module.ident, facts=frozenset({"output"}))
+
+
+def torch_module(run: Run, node: ast.AST, module: Value, args: list[Value], keywords: Keywords) -> Value:
+    """The result of one of torch's own Modules."""
+    info = knowledge.module_class(module.name)
+    assert info is not None
+    operands = (*args, *keywords.values())
+    tail = module.name.rpartition(".")[2]
+    if tail == "Sequential":
+        return sequential(run, node, module, args)
+    if info.kind == "container" and tail in ("ModuleList", "ModuleDict", "ParameterList", "ParameterDict"):
+        return UNKNOWN
+    grad = tensors.grad_of(run, operands)
+    if info.has_parameters and run.grad:
+        grad = Grad.YES
+    value = tensors.result(run, node, operands, name=module.name, grad=grad).but(
+        sure=Confidence.SURE, source=module.ident)
+    if info.kind == "loss":
+        value = value.but(facts=value.facts | {"loss"})
+    first = args[0] if args else UNKNOWN
+    squash = tensors.SQUASHES.get(tail, first.squash if tail in TRANSPARENT else "")
+    value = value.but(squash=squash)
+    if module.name == "torch.nn.LSTM":
+        state = Value(Kind.TUPLE, elements=(value.but(ident=(node, 1)), value.but(ident=(node, 2))), ident=(node, "h"))
+        return Value(Kind.TUPLE, elements=(value.but(ident=(node, 0)), state), ident=node, site=node)
+    if module.name in PAIRS or module.name == "torch.nn.LSTMCell":
+        return Value(Kind.TUPLE, elements=(value.but(ident=(node, 0)), value.but(ident=(node, 1))), ident=node, site=node)
+    return value
+
+
+def sequential(run: Run, node: ast.AST, module: Value, args: list[Value]) -> Value:
+    """Member after member; unknown members give something with a graph."""
+    value = args[0] if args else UNKNOWN
+    if module.elements is None:
+        value = output(run, node, module)
+        return value.but(kind=Kind.TENSOR, sure=Confidence.LIKELY, site=node)
+    for member in module.elements:
+        if member.kind is Kind.MODULE:
+            value = outcome(run, node, member, [value], {})
+        else:
+            value = output(run, node, module)
+    return value if value.known else value.but(kind=Kind.TENSOR, sure=Confidence.LIKELY)
+
+
+# -- constructors with a meaning of their own -------------------------------------------------
+
+
+def _parameter(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
+    data = args[0] if args else keywords.get("data", UNKNOWN)
+    flag = args[1] if len(args) > 1 else keywords.get("requires_grad")
+    grad = Grad.YES if flag is None else {True: Grad.YES, False: Grad.NO}.get(flag.const, Grad.UNKNOWN)
+    facts = frozenset({"frozen"}) if grad is Grad.NO else frozenset()
+    return Value(Kind.TENSOR, name="torch.nn.Parameter", role="parameter", grad=grad, ident=node, storage=node,
+                 site=node, bound=data if data.known else None, facts=facts)
+
+
+def _buffer(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
+    return Value(Kind.TENSOR, name="torch.nn.Buffer", role="buffer", grad=Grad.NO, ident=node, storage=node, site=node)
+
+
+def _list(kind: Kind, run: Run, node: ast.Call, args: list[Value]) -> Value:
+    from torchlint.model.evaluate import item_of
+
+    if not args:
+        return Value(kind, ident=node, site=node, elements=() if kind is not Kind.DICT else None)
+    source = args[0]
+    if source.kind in (Kind.LIST, Kind.TUPLE, Kind.SET) and kind in (Kind.LIST, Kind.TUPLE, Kind.SET):
+        return Value(kind, elements=source.elements if kind is not Kind.SET else None, item=source.item, ident=node, site=node)
+    if source.kind is Kind.DICT and kind is Kind.DICT:
+        return source.but(ident=node, site=node)
+    if source.kind is Kind.STATE_DICT and kind is Kind.DICT:
+        return source.but(ident=node, site=node)
+    item = item_of(run, source, node) if source.known else UNKNOWN
+    return Value(kind, item=item if kind is not Kind.DICT else None, ident=node, site=node)
+
+
+def _deque(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
+    value = _list(Kind.LIST, run, node, args)
+    bounded = len(args) > 1 or "maxlen" in keywords
+    return value.but(name="collections.deque", elements=None, facts=frozenset({"bounded"} if bounded else ()))
+
+
+def _dict(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
+    value = _list(Kind.DICT, run, node, args)
+    named = tuple((k, v) for k, v in keywords.items() if k != "**")
+    parts = [v for _, v in named]
+    return value.but(fields=value.fields + named, item=join_all(parts) if parts else value.item)
+
+
+def _of(kind: Kind):  # type: ignore[no-untyped-def]
+    def make(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
+        return _list(kind, run, node, args)
+
+    return make
+
+
+def _plain(value: Value):  # type: ignore[no-untyped-def]
+    def make(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
+        return value.but(ident=node, site=node) if value.kind not in (Kind.NUMBER, Kind.STRING) else value
+
+    return make
+
+
+CONSTRUCTORS = {
+    "torch.nn.Parameter": _parameter, "torch.nn.Buffer": _buffer, "collections.deque": _deque,
+    "builtins.list": _of(Kind.LIST), "builtins.tuple": _of(Kind.TUPLE), "builtins.set": _of(Kind.SET),
+    "builtins.frozenset": _of(Kind.SET), "builtins.dict": _dict, "collections.OrderedDict": _dict,
+    "collections.defaultdict": _plain(Value(Kind.DICT)), "collections.Counter": _plain(Value(Kind.DICT)),
+    "torch.device": _plain(Value(Kind.DEVICE)), "torch.Generator": _plain(Value(Kind.RNG)),
+    "builtins.int": _plain(NUMBER), "builtins.float": _plain(NUMBER), "builtins.bool": _plain(NUMBER),
+    "builtins.str": _plain(STRING), "torch.Size": _plain(Value(Kind.SIZE)),
+}

@@ -1,0 +1,196 @@
+"""One walk over a file's tree: parents, nodes by type, and the place of every node."""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from torchlint.project import FileIndex, Scope, collect_bindings, target_names
+
+Node = TypeVar("Node", bound=ast.AST)
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node stands. One object is shared by all nodes of the same place.
+
+    `withs` are the context expressions of enclosing `with` statements of the same function,
+    `guards` the enclosing `if` statements (and conditional loops' tests) with the branch taken.
+    """
+
+    function: ast.AST | None = None
+    class_: ast.ClassDef | None = None  # the innermost class around the innermost function or node
+    loops: tuple[ast.AST, ...] = ()
+    withs: tuple[ast.expr, ...] = ()
+    guards: tuple[tuple[ast.AST, bool], ...] = ()
+    tries: tuple[ast.AST, ...] = ()
+    handler: bool = False
+    main_guard: bool = False
+    type_checking: bool = False
+
+
+class Tree:
+    """The walked file. Nothing here knows about torch."""
+
+    def __init__(self, tree: ast.Module, index: FileIndex) -> None:
+        self.tree = tree
+        self.index = index
+        self.package = index.package
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.places: dict[ast.AST, Place] = {}
+        self.scopes: dict[ast.AST, Scope] = {}  # scope-making node -> its scope
+        self.by_type: dict[type[ast.AST], list[ast.AST]] = {}
+        self.order: dict[ast.AST, int] = {}
+        self._walk()
+
+    def _walk(self) -> None:
+        """Depth first, in source order, with an explicit stack: deep nesting costs no recursion."""
+        self.scopes[self.tree] = self.index.scope
+        stack: list[tuple[ast.AST, Place]] = [(self.tree, Place())]
+        parents, places, by_type = self.parents, self.places, self.by_type
+        count = 0
+        while stack:
+            node, place = stack.pop()
+            places[node] = place
+            self.order[node] = count
+            count += 1
+            by_type.setdefault(type(node), []).append(node)
+            if isinstance(node, (ast.Name, ast.Constant)):
+                continue
+            pending: list[tuple[ast.AST, Place]] = []
+            for child, inside in self._children(node, place):
+                parents[child] = node
+                pending.append((child, inside))
+            pending.reverse()
+            stack.extend(pending)
+
+    def _children(self, node: ast.AST, place: Place) -> Iterator[tuple[ast.AST, Place]]:
+        """Child nodes (operators and contexts left out), each with its place."""
+        if isinstance(node, ast.stmt) or isinstance(node, FUNCTIONS) or isinstance(node, ast.ExceptHandler):
+            yield from self._block_children(node, place)
+            return
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)):
+                yield child, place
+
+    def _block_children(self, node: ast.AST, place: Place) -> Iterator[tuple[ast.AST, Place]]:
+        inner: dict[str, Place] = {}
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                self._function_scope(node)
+                holder = self.parents.get(node)
+                owner = holder if isinstance(holder, ast.ClassDef) else place.class_
+                inner["body"] = Place(function=node, class_=owner)
+            case ast.ClassDef(body=body):
+                scope = Scope(node, None)
+                collect_bindings(body, scope, self.package)
+                self.scopes[node] = scope
+                inner["body"] = Place(function=place.function, class_=node, guards=place.guards)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                inner["body"] = replace(place, loops=(*place.loops, node))
+            case ast.With(items=items) | ast.AsyncWith(items=items):
+                inner["body"] = replace(place, withs=place.withs + tuple(i.context_expr for i in items))
+            case ast.If(test=test):
+                checking = place.type_checking or is_type_checking(test)
+                main = place.main_guard or is_main_guard(test)
+                inner["body"] = replace(place, guards=(*place.guards, (node, True)),
+                                        main_guard=main, type_checking=checking)
+                inner["orelse"] = replace(place, guards=(*place.guards, (node, False)))
+            case ast.Try():
+                inner["body"] = replace(place, tries=(*place.tries, node))
+            case ast.ExceptHandler():
+                inner["body"] = replace(place, handler=True)
+        for name, value in ast.iter_fields(node):
+            where = inner.get(name, place)
+            for child in value if isinstance(value, list) else (value,):
+                if isinstance(child, ast.AST) and not isinstance(
+                    child, (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
+                ):
+                    yield child, where
+
+    def _function_scope(self, node: ast.AST) -> None:
+        scope = Scope(node, None)
+        args = node.args  # type: ignore[attr-defined]
+        for arg in [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]:
+            if arg is not None:
+                scope.bind(arg.arg, arg)
+        if not isinstance(node, ast.Lambda):
+            collect_bindings(node.body, scope, self.package)  # type: ignore[attr-defined]
+        self.scopes[node] = scope
+
+    def nodes(self, *types: type[Node]) -> list[Node]:
+        """All nodes of the given types, in source order."""
+        if len(types) == 1:
+            return self.by_type.get(types[0], [])  # type: ignore[return-value]
+        found = [node for kind in types for node in self.by_type.get(kind, ())]
+        found.sort(key=self.order.__getitem__)
+        return found  # type: ignore[return-value]
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Parents from the nearest outwards."""
+        parent = self.parents.get(node)
+        while parent is not None:
+            yield parent
+            parent = self.parents.get(parent)
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement around a node (or the node itself)."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def scope_chain(self, node: ast.AST) -> Iterator[Scope]:
+        """The scopes in which a name at `node` is looked up, innermost first (Python's rule for classes)."""
+        first = True
+        child: ast.AST = node
+        for parent in (node, *self.ancestors(node)):
+            if isinstance(parent, FUNCTIONS) and parent is not node and self._outside_body(parent, child):
+                child = parent
+                continue  # decorators, defaults and annotations belong to the outer scope
+            if parent is node and isinstance(parent, (*FUNCTIONS, ast.ClassDef)):
+                continue
+            if isinstance(parent, COMPREHENSIONS):
+                yield comprehension_scope(parent)
+            elif parent in self.scopes:
+                if not isinstance(parent, ast.ClassDef):
+                    yield self.scopes[parent]
+                    first = False
+                elif first and child in parent.body:
+                    yield self.scopes[parent]
+            child = parent
+
+    @staticmethod
+    def _outside_body(function: ast.AST, child: ast.AST) -> bool:
+        if isinstance(function, ast.Lambda):
+            return child is not function.body
+        return child not in function.body  # type: ignore[attr-defined]
+
+
+def comprehension_scope(node: ast.AST) -> Scope:
+    """The names that a comprehension's targets bind."""
+    scope = Scope(node, None)
+    for generator in node.generators:  # type: ignore[attr-defined]
+        for name in target_names(generator.target):
+            scope.bind(name, generator)
+    return scope
+
+
+def is_main_guard(test: ast.expr) -> bool:
+    """Whether a test is `__name__ == "__main__"`."""
+    match test:
+        case ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")]):
+            return True
+    return False
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    """Whether a test is `TYPE_CHECKING`."""
+    match test:
+        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
+            return True
+    return False

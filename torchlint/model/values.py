@@ -1,0 +1,227 @@
+"""Abstract values: what the model believes an expression evaluates to.
+
+UNKNOWN is an answer. A value says how sure it is, and a finding is as sure as its weakest fact.
+"""
+from __future__ import annotations
+
+import ast
+import enum
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torchlint.findings import Confidence
+
+if TYPE_CHECKING:
+    from torchlint.model.classes import ClassInfo
+    from torchlint.model.functions import FunctionInfo
+
+
+class Kind(enum.Enum):
+    """What a value is."""
+
+    UNKNOWN = "unknown"
+    TENSOR = "tensor"
+    MODULE = "module"
+    OPTIMIZER = "optimizer"
+    SCHEDULER = "scheduler"
+    SCALER = "scaler"
+    LOADER = "loader"
+    DATASET = "dataset"
+    SAMPLER = "sampler"
+    CTX = "ctx"  # the context argument of an autograd Function
+    DEVICE = "device"
+    DTYPE = "dtype"
+    RNG = "rng"
+    NDARRAY = "ndarray"
+    NUMBER = "number"  # int, float, bool, complex
+    STRING = "string"
+    SIZE = "size"
+    NONE = "none"
+    PARAMETERS = "parameters"  # an iterator over parameters: usable once
+    LIST = "list"  # also deque and other growing sequences
+    TUPLE = "tuple"
+    DICT = "dict"
+    SET = "set"
+    STATE_DICT = "state_dict"
+    HANDLE = "handle"  # of a registered hook
+    WORK = "work"  # of an asynchronous collective
+    CLASS = "class"
+    FUNCTION = "function"
+    NAMESPACE = "namespace"  # a Python module
+    CONTEXT = "context"  # a context manager such as torch.no_grad()
+    INSTANCE = "instance"  # of some other class
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Grad(enum.Enum):
+    """Whether a tensor carries an autograd graph (or is a leaf that requires grad)."""
+
+    NO = "detached"
+    YES = "attached"
+    UNKNOWN = "unknown"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+CONTAINERS = {Kind.LIST, Kind.TUPLE, Kind.DICT, Kind.SET}
+MUTABLE_CONTAINERS = {Kind.LIST, Kind.DICT, Kind.SET}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One abstract value. Values are immutable; `but(...)` makes a changed copy."""
+
+    kind: Kind = Kind.UNKNOWN
+    sure: Confidence = Confidence.SURE
+    # The dotted name of the class, function or namespace; for tensors the operation that made it.
+    name: str = ""
+    # Which object it is: two values with the same `ident` are the same object (within one iteration).
+    ident: Hashable = None
+    grad: Grad = Grad.UNKNOWN
+    # "parameter", "buffer", "leaf" (requires grad, made by a factory), "input" of forward, or "".
+    role: str = ""
+    site: ast.AST | None = None  # the expression that made it
+    cls: ClassInfo | None = None  # the project class of an instance or class value
+    func: FunctionInfo | None = None  # the project function of a function value
+    bound: Value | None = None  # the receiver of a bound method
+    elements: tuple[Value, ...] | None = None  # of a tuple or list whose members are known
+    item: Value | None = None  # what iterating or indexing gives
+    fields: tuple[tuple[Hashable, Value], ...] = ()  # of a dict literal
+    const: Any = None  # the Python value of a literal
+    # What a squashing function left: "softmax", "log_softmax", "sigmoid", "logsigmoid"; kept by reshapes.
+    squash: str = ""
+    storage: Hashable = None  # views of one tensor share it
+    source: Hashable = None  # the module or function call it came from
+    carried: frozenset[ast.AST] = frozenset()  # loops whose earlier iteration made part of its graph
+    optional: bool = False  # may also be None
+    facts: frozenset[str] = frozenset()  # small further truths, see `Fact` names where they are set
+
+    def but(self, **changes: Any) -> Value:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    @property
+    def is_tensor(self) -> bool:
+        """A tensor, parameters and buffers included."""
+        return self.kind is Kind.TENSOR
+
+    @property
+    def attached(self) -> bool:
+        """A tensor that surely carries a graph."""
+        return self.kind is Kind.TENSOR and self.grad is Grad.YES
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known at all."""
+        return self.kind is not Kind.UNKNOWN
+
+    def field(self, key: Hashable) -> Value | None:
+        """The member of a dict literal."""
+        for name, value in self.fields:
+            if name == key:
+                return value
+        return None
+
+    def attached_parts(self) -> list[Value]:
+        """This value, or the members of this container (two levels deep), that are attached."""
+        if self.attached:
+            return [self]
+        found: list[Value] = []
+        for part in self.parts():
+            found.extend([part] if part.attached else [p for p in part.parts() if p.attached])
+        return found
+
+    def parts(self) -> list[Value]:
+        """The known members of a container."""
+        found = list(self.elements or ())
+        found.extend(value for _, value in self.fields)
+        if self.item is not None:
+            found.append(self.item)
+        return found
+
+
+UNKNOWN = Value()
+NONE = Value(Kind.NONE)
+NUMBER = Value(Kind.NUMBER)
+STRING = Value(Kind.STRING)
+
+
+def join(left: Value, right: Value) -> Value:
+    """What is known when either of two values may be the case."""
+    if left is right or left == right:
+        return left
+    if left.kind is Kind.NONE and right.kind is not Kind.NONE:
+        return right if right.optional else right.but(optional=True)
+    if right.kind is Kind.NONE and left.kind is not Kind.NONE:
+        return left if left.optional else left.but(optional=True)
+    numbers = {Kind.NUMBER, Kind.TENSOR}
+    if left.kind is not right.kind:
+        if {left.kind, right.kind} == numbers:
+            # An accumulator: a number before the first iteration, a tensor after it.
+            tensor = left if left.is_tensor else right
+            return tensor.but(facts=tensor.facts | {"maybe_number"})
+        return UNKNOWN
+    return Value(
+        kind=left.kind,
+        sure=min(left.sure, right.sure),
+        name=left.name if left.name == right.name else "",
+        ident=left.ident if left.ident == right.ident else None,
+        grad=left.grad if left.grad is right.grad else Grad.UNKNOWN,
+        role=left.role if left.role == right.role else "",
+        site=left.site if left.site is right.site else None,
+        cls=left.cls if left.cls is right.cls else None,
+        func=left.func if left.func is right.func else None,
+        bound=left.bound if left.bound == right.bound else None,
+        elements=join_elements(left.elements, right.elements),
+        item=join_optional(left.item, right.item),
+        fields=join_fields(left, right),
+        const=left.const if left.const == right.const and type(left.const) is type(right.const) else None,
+        squash=left.squash if left.squash == right.squash else "",
+        storage=left.storage if left.storage == right.storage else None,
+        source=left.source if left.source == right.source else None,
+        carried=left.carried | right.carried,
+        optional=left.optional or right.optional,
+        facts=left.facts & right.facts,
+    )
+
+
+def join_elements(
+    left: tuple[Value, ...] | None, right: tuple[Value, ...] | None
+) -> tuple[Value, ...] | None:
+    """Member by member, where both have the same number of members."""
+    if left is None or right is None or len(left) != len(right):
+        return None
+    return tuple(join(a, b) for a, b in zip(left, right, strict=True))
+
+
+def join_optional(left: Value | None, right: Value | None) -> Value | None:
+    """An empty container says nothing about what the other one holds."""
+    if left is None or right is None:
+        return left or right
+    return join(left, right)
+
+
+def join_fields(left: Value, right: Value) -> tuple[tuple[Hashable, Value], ...]:
+    """The keys that both sides have."""
+    if not left.fields or not right.fields:
+        return ()
+    found = []
+    for key, value in left.fields:
+        other = right.field(key)
+        if other is not None:
+            found.append((key, join(value, other)))
+    return tuple(found)
+
+
+def join_all(values: list[Value]) -> Value:
+    """The join of several values; UNKNOWN for none."""
+    if not values:
+        return UNKNOWN
+    result = values[0]
+    for value in values[1:]:
+        result = join(result, value)
+    return result
