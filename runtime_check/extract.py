@@ -5,12 +5,12 @@ own file name and lines, so tracebacks and line tracing show what the user wrote
 imported or computed becomes a placeholder that explains itself when touched.
 """
 from __future__ import annotations
-
 import __future__
 
 import ast
 import builtins
 import linecache
+import os
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,7 +65,8 @@ class Namespace:
     ValueError if the text cannot be parsed.
     """
 
-    def __init__(self, text: str, path: str, roots: tuple[str, ...] = (), *, loader: Loader | None = None) -> None:
+    def __init__(self, text: str, path: str, roots: tuple[str, ...] = (), *,
+                 loader: Loader | None = None) -> None:
         self.text, self.path = text, path
         self.tree = ast.parse(text, filename=path)
         self.steps = steps(self.tree)
@@ -74,11 +75,11 @@ class Namespace:
         self.running: list[int] = []
         self.done: set[int] = set()
         self.failed: dict[str, BaseException] = {}
-        self.loader = loader or Loader(path, roots, lambda text, path, shared: Namespace(text, path, loader=shared))
-        self.loader.spaces.setdefault(_absolute(path), self)
+        self.loader = loader or Loader(path, roots, _namespace)
+        self.loader.spaces.setdefault(os.path.abspath(path), self)
         self.package = self.loader.package(path)
         self.guarded_lines = frozenset(_guarded_lines(self.tree))
-        self._flags = _future_flags(self.tree)
+        self.flags = _future_flags(self.tree)
         self._index()
         self.globals = Globals()
         self.globals.space = self
@@ -106,12 +107,13 @@ class Namespace:
         own["__import__"] = importer(self)
         with self.busy(len(self.steps)):
             self.globals.update({
-                "__name__": name, "__file__": self.path, "__package__": self.package, "__doc__": ast.get_docstring(self.tree),
-                "__builtins__": own, "__spec__": None, "__loader__": None, "__annotations__": {},
+                "__name__": name, "__file__": self.path, "__package__": self.package, "__builtins__": own,
+                "__doc__": ast.get_docstring(self.tree), "__spec__": None, "__loader__": None,
+                "__annotations__": {},
             })
         if name not in self.loader.modules:
-            is_package = self.path.endswith("__init__.py")
-            proxy = ModuleProxy(name, self, self.loader, _absolute(self.path)[: -len("/__init__.py")] if is_package else "")
+            place, file = os.path.split(os.path.abspath(self.path))
+            proxy = ModuleProxy(name, self, self.loader, place if file == "__init__.py" else "")
             self.loader.modules[name] = proxy
             register(name, proxy)
 
@@ -138,7 +140,7 @@ class Namespace:
         return self.globals[name]
 
     def resolve(self, qualname: str) -> object:
-        """The object of a dotted name: "Net", "Net.forward". KeyError, AttributeError, or what loading raises."""
+        """The object of a dotted name, "Net.forward". KeyError, AttributeError, or what loading raises."""
         first, *rest = qualname.split(".")
         value = self.get(first)
         for part in rest:
@@ -191,8 +193,8 @@ class Namespace:
         now = now or [step for step in binding if not step.main] or binding
         first = now[0].index
         imported = all(isinstance(step.node, (ast.Import, ast.ImportFrom)) for step in now)
-        more = [] if imported else [step for step in self.touching.get(name, ()) if first < step.index < before]
-        more = [step for step in more if step.main <= now[0].main]
+        touching = () if imported else self.touching.get(name, ())
+        more = [item for item in touching if first < item.index < before and item.main <= now[0].main]
         for step in sorted([*now, *more], key=lambda step: step.index):
             if step.index not in self.done and not (step.binds and step.binds <= self.pins.keys()):
                 self.run_step(step)
@@ -209,10 +211,17 @@ class Namespace:
             except (Exception, SystemExit) as error:
                 self._replace(step, error)
 
+    def run_strictly(self, step: Step) -> None:
+        """Runs one top-level statement and raises what it raises."""
+        self.done.add(step.index)
+        with self.busy(step.index):
+            self._prepare(step.node)
+            self.execute([step.node])
+
     def execute(self, nodes: list[ast.stmt]) -> None:
         """Runs statements in this namespace, keeping file name and lines. Raises what they raise."""
         tree = ast.Module(body=nodes, type_ignores=[])
-        code = compile(tree, self.path, "exec", flags=self._flags, dont_inherit=True)
+        code = compile(tree, self.path, "exec", flags=self.flags, dont_inherit=True)
         before = placeholder.module_like
         placeholder.module_like = any(_looks_like_module(node) for node in nodes)
         try:
@@ -227,7 +236,7 @@ class Namespace:
     def _prepare(self, node: ast.stmt) -> None:
         """Class bodies read globals behind our back: give their names values first."""
         for name in sorted(class_body_reads(node)):
-            if name in self.globals or name in vars(builtins) and name not in self.binding:
+            if name in self.globals or (name in vars(builtins) and name not in self.binding):
                 continue
             try:
                 self.compute(name)
@@ -289,6 +298,10 @@ def _asking(space: Namespace, name: str) -> bool:
         _asked.pop()
 
 
+def _namespace(text: str, path: str, loader: Loader) -> Namespace:
+    return Namespace(text, path, loader=loader)
+
+
 class Busy:
     """Context in which a statement of a namespace runs."""
 
@@ -300,12 +313,6 @@ class Busy:
 
     def __exit__(self, *details: object) -> None:
         self.space.running.pop()
-
-
-def _absolute(path: str) -> str:
-    import os
-
-    return os.path.abspath(path)
 
 
 def _future_flags(tree: ast.Module) -> int:
@@ -382,13 +389,13 @@ def target_at(text: str, line: int) -> Target:
     if not path:
         return Target("script", "", line, 1, last)
     inner = path[-1]
-    names = ".".join(item.name for item in path if isinstance(item, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)))
+    names = ".".join(getattr(item, "name", "") for item in path)
     kind = "class" if isinstance(inner, ast.ClassDef) else "method" if len(path) > 1 else "function"
     return Target(kind, names, line, _first(inner), inner.end_lineno or line)
 
 
 def _first(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(item.lineno for item in decorators)])
 
 

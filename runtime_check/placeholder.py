@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 #: Functions of the namespaces that own user files; used to name the line that touches a placeholder.
 USER_FILES: set[str] = set()
+#: What a decorator may be given.
+DECORATED = (types.FunctionType, type, staticmethod, classmethod)
 #: What happened to placeholders, oldest first; each text once.
 TOUCHED: dict[str, None] = {}
 
@@ -54,7 +56,7 @@ class Missing:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As a decorator: the decorated object. On tensors or modules: an error. Else a placeholder."""
-        if len(args) == 1 and not kwargs and isinstance(args[0], (types.FunctionType, type, staticmethod, classmethod)):
+        if len(args) == 1 and not kwargs and isinstance(args[0], DECORATED):
             return args[0]
         if any(map(is_real_work, [*args, *kwargs.values()])):
             self._fail("was called with tensors")
@@ -154,19 +156,17 @@ def base_class(name: str) -> type:
     return _module_base(name) if module_like else _plain_base(name)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _plain_base(name: str) -> type:
     def __init__(self: object, *args: object, **kwargs: object) -> None: ...
 
-    def __init_subclass__(cls: type, **kwargs: object) -> None: ...
-
     return type(name.rpartition(".")[2] or "Base", (), {
-        "__init__": __init__, "__init_subclass__": classmethod(__init_subclass__),
+        "__init__": __init__, "__init_subclass__": classmethod(lambda cls, **kwargs: None),
         "__doc__": f"Stands for `{name}`, which could not be imported.",
     })
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _module_base(name: str) -> type:
     import torch
 

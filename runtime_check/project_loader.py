@@ -1,4 +1,4 @@
-"""Imports for code under test: project files on demand, installed packages for real, the rest as placeholders."""
+"""Imports of code under test: project files on demand, installed packages, placeholders for the rest."""
 from __future__ import annotations
 
 import builtins
@@ -80,9 +80,10 @@ class PartlyMissing(types.ModuleType):
 
 
 class Loader:
-    """Finds and keeps the project's modules. One per experiment, so that every experiment starts fresh."""
+    """Finds and keeps the project's modules. One per experiment: every experiment starts fresh."""
 
-    def __init__(self, main: str, roots: Sequence[str], make: Callable[[str, str, Loader], Namespace]) -> None:
+    def __init__(self, main: str, roots: Sequence[str],
+                 make: Callable[[str, str, Loader], Namespace]) -> None:
         self.make = make
         self.main = os.path.abspath(main)
         self.spaces: dict[str, Namespace] = {}
@@ -118,7 +119,7 @@ class Loader:
             self.roots.append(str(folder))
 
     def space(self, path: str) -> Namespace:
-        """The namespace of a project file; its text is read at most once. OSError, SyntaxError as they come."""
+        """The namespace of a project file; its text is read once. OSError, SyntaxError as they come."""
         path = os.path.abspath(path)
         if path not in self.spaces:
             text = Path(path).read_bytes()
@@ -224,7 +225,8 @@ def importer(space: Namespace) -> Callable[..., Any]:
     """The `__import__` that code of `space` sees."""
     loader = space.loader
 
-    def import_(name: str, globals_: Any = None, locals_: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+    def import_(name: str, globals_: Any = None, locals_: Any = None, fromlist: Any = (),
+                level: int = 0) -> Any:
         wanted = [item for item in fromlist or () if item != "*"]
         guarded = sys._getframe(1).f_lineno in space.guarded_lines
         if level or _is_project(loader, name, wanted):

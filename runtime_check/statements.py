@@ -13,12 +13,14 @@ Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 # Methods that prepare the object they are called on. A bare call of one of these belongs to the
 # object's definition; a bare call of anything else (fit, run, step) is work, not definition.
-PREPARES = frozenset(
-    "append add update extend insert setdefault add_argument set_defaults add_subparsers add_module"
-    " register register_buffer register_parameter setLevel addHandler to eval train cuda cpu half"
-    " double float apply load_state_dict seed manual_seed requires_grad_ init_weights reset_parameters"
-    " normal_ uniform_ zero_ fill_ copy_ merge_from_file merge_from_list freeze compile".split()
-)
+PREPARES = frozenset({
+    "append", "add", "update", "extend", "insert", "setdefault", "add_argument", "set_defaults",
+    "add_subparsers", "add_module", "register", "register_buffer", "register_parameter", "setLevel",
+    "addHandler", "to", "eval", "train", "cuda", "cpu", "half", "double", "float", "apply",
+    "load_state_dict", "seed", "manual_seed", "requires_grad_", "init_weights", "reset_parameters",
+    "normal_", "uniform_", "zero_", "fill_", "copy_", "merge_from_file", "merge_from_list", "freeze",
+    "compile",
+})
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def steps(tree: ast.Module) -> list[Step]:
     for node in tree.body:
         inner = node.body if is_main_guard(node) and isinstance(node, ast.If) else [node]
         for part in inner:
-            found.append(Step(len(found), part, frozenset(bound(part)), frozenset(touched(part)), part is not node))
+            names, changed = frozenset(bound(part)), frozenset(touched(part))
+            found.append(Step(len(found), part, names, changed, part is not node))
     return found
 
 
@@ -142,7 +145,7 @@ def root(node: ast.expr) -> str:
 
 
 def touched(node: ast.stmt) -> set[str]:
-    """Names whose object `node` prepares without binding the name: `cfg.lr = 1`, `parser.add_argument(...)`."""
+    """Names whose object `node` prepares without binding the name: `cfg.lr = 1`, `items.append(2)`."""
     match node:
         case ast.Assign(targets=targets):
             return _attribute_roots(targets)

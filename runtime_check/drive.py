@@ -1,0 +1,184 @@
+"""Ways to run the code around a finding, best first.
+
+First as the file itself calls it, then through its callers, then the whole script, then with arguments
+made up from the text. Every run starts from fresh objects and seeded random generators.
+"""
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from runtime_check.calls import CallGraph, Owner, Site
+from runtime_check.extract import Namespace, Target
+from runtime_check.slices import Arguments, Slice, cut, run_at_top, run_in_function
+from runtime_check.standins import surroundings
+
+Hints = Mapping[str, Callable[[], object]]
+CHAIN = 3  # how many calls up an argument is followed
+PER_LEVEL = 4  # call sites tried at each level
+ITEMS = 64  # values taken from a generator that the target returns
+
+
+@dataclass(frozen=True)
+class Drive:
+    """One way to run the target. `run` starts afresh each time and raises what the code raises."""
+
+    label: str
+    run: Callable[[], object]
+    kind: str = "call"  # "hint", "call", "caller", "script" or "made"
+    prepare: Callable[[], Arguments] | None = None  # the arguments alone, without calling the target
+
+
+def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float = 3.0, device: str = "cpu",
+           hints: Hints | None = None) -> Iterator[Drive]:
+    """Ranked ways to run code that reaches `target.line`. Nothing has run before a drive's `run` is called,
+    except that drives of kind "made" search for arguments within `budget_s` seconds."""
+    driver = Driver(space, seed)
+    if hints and target.qualname in hints:
+        yield Drive("with the factory given for it", driver.fresh(hints[target.qualname]), "hint")
+    if target.kind == "script":
+        yield from driver.script(target)
+        return
+    graph = driver.graph
+    owner = graph.owners.get(target.qualname)
+    seen: set[str] = set()
+    found = itertools.chain(
+        [] if owner is not None and owner.is_generator else driver.called(target.qualname),
+        driver.alone(owner),
+        driver.through(target.qualname),
+        driver.called(target.qualname),
+        driver.main_block(target.qualname),
+    )
+    for drive in found:
+        if drive.label not in seen:
+            seen.add(drive.label)
+            yield drive
+
+
+class Driver:
+    """Makes drives for one namespace."""
+
+    def __init__(self, space: Namespace, seed: int) -> None:
+        self.space, self.seed = space, seed
+        self.graph = CallGraph(space.tree)
+
+    def fresh(self, action: Callable[[], object]) -> Callable[[], object]:
+        """`action` in fresh surroundings; a generator that it returns is run through."""
+
+        def run() -> object:
+            with surroundings(self.space.path, self.seed):
+                self.space.reset()
+                result = action()
+                if isinstance(result, types.GeneratorType):
+                    return list(itertools.islice(result, ITEMS))
+                return result
+
+        return run
+
+    def called(self, qualname: str) -> Iterator[Drive]:
+        """The target as the file calls it."""
+        for site in self._ranked(self.graph.sites(qualname)):
+            for label, action in self.at_site(site):
+                prepare = next((item for _, item in self.at_site(site, only_arguments=True)), None)
+                yield Drive(label, self.fresh(action), "call", self._prepared(prepare))
+
+    def _prepared(self, action: Callable[[], object] | None) -> Callable[[], Arguments] | None:
+        if action is None:
+            return None
+        run = self.fresh(action)
+
+        def prepare() -> Arguments:
+            result = run()
+            assert isinstance(result, Arguments)
+            return result
+
+        return prepare
+
+    def _ranked(self, sites: list[Site]) -> list[Site]:
+        """Sure matches first; the script's own calls before calls in functions; then in source order."""
+        ranked = sorted(sites, key=lambda site: (not site.sure, site.owner is not None, site.line))
+        return ranked[: PER_LEVEL * 2]
+
+    def at_site(self, site: Site, *, only_arguments: bool = False, depth: int = CHAIN,
+                ) -> Iterator[tuple[str, Callable[[], object]]]:
+        """Label and action for one call: once with the conditions around it, then without them."""
+        for drop in (False, True):
+            part = cut(site, self.space.tree, only_arguments=only_arguments, drop_conditions=drop)
+            if part is None or (drop and not part.conditional):
+                return
+            label = f"as called on line {site.line}" + (", with its conditions taken as true" if drop else "")
+            if site.owner is None:
+                yield label, partial(run_at_top, self.space, part)
+                continue
+            for more, bind in self._bindings(site.owner, part, depth):
+                yield label + more, partial(run_in_function, self.space, site.owner, part, bind)
+
+    def _bindings(self, owner: Owner, part: Slice, depth: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """Ways to get the arguments that a slice of `owner` needs."""
+        if not part.needs & set(owner.required):
+            yield "", lambda: ((), dict.fromkeys(owner.required))
+            return
+        if depth == 0:
+            return
+        for site in self._ranked(self.graph.sites(owner.name))[:PER_LEVEL]:
+            if site.owner is owner or owner.name.endswith("__init__"):
+                continue
+            for more, action in self.at_site(site, only_arguments=True, depth=depth - 1):
+                yield f" from {more.removeprefix('as called on ')}", partial(self._bound, owner, action)
+
+    def _bound(self, owner: Owner, action: Callable[[], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        given = action()
+        is_static = any(getattr(item, "id", "") == "staticmethod" for item in owner.node.decorator_list)
+        start = (given.receiver,) if owner.cls and not is_static else ()
+        return (*start, *given.args), given.kwargs
+
+    def alone(self, owner: Owner | None) -> Iterator[Drive]:
+        """A function that can be called with nothing."""
+        if owner is not None and not owner.cls and not owner.required:
+            yield Drive(f"{owner.name}()", self.fresh(lambda: self._call(owner.name)), "made",
+                        lambda: Arguments(None, (), {}))
+
+    def _call(self, name: str) -> object:
+        value: Any = self.space.resolve(name)
+        return getattr(value, "callback", value)()  # click commands keep the function there
+
+    def callers(self, qualname: str) -> list[Owner]:
+        """Functions and methods that call the target, directly or not; nearest first."""
+        found: list[Owner] = []
+        names = [qualname]
+        for name in names:
+            for site in self.graph.sites(name):
+                owner = site.owner
+                if owner is not None and owner.name not in names and len(names) < 20:
+                    names.append(owner.name)
+                    found.append(owner)
+        return found
+
+    def through(self, qualname: str) -> Iterator[Drive]:
+        """Callers of the target, run as a whole."""
+        for owner in self.callers(qualname):
+            for drive in self.alone(owner):
+                yield Drive(f"through {drive.label}", drive.run, "caller")
+            for drive in itertools.islice(self.called(owner.name), PER_LEVEL):
+                yield Drive(f"through {owner.name}, {drive.label}", drive.run, "caller")
+
+    def main_block(self, qualname: str) -> Iterator[Drive]:
+        """The `__main__` block or the script's own statements, if they lead to the target."""
+        names = [qualname, *(owner.name for owner in self.callers(qualname))]
+        if any(site.owner is None for name in names for site in self.graph.sites(name)):
+            yield Drive("the file run as a script", self.fresh(self._run_script), "script")
+
+    def _run_script(self) -> object:
+        for step in self.space.steps:
+            pinned = bool(step.binds) and step.binds <= self.space.pins.keys()
+            if step.index not in self.space.done and not pinned:
+                self.space.run_strictly(step)
+        return None
+
+    def script(self, target: Target) -> Iterator[Drive]:
+        """Drives for top-level code."""
+        yield Drive("the file run as a script", self.fresh(self._run_script), "script")
