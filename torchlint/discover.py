@@ -24,10 +24,11 @@ OUTPUT = frozenset({"build", "dist"})  # skipped unless they are packages
 
 @dataclass(frozen=True)
 class Found:
-    """A file to look at: where it is, and what reports call it."""
+    """A file to look at: where it is, what reports call it, and whether an argument names it."""
 
     path: str
     shown: str
+    named: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,13 @@ def discover(paths: Iterable[str], exclude: Sequence[str] = (), base: str = ".")
     errors: list[Problem] = []
     for path in paths:
         if os.path.isdir(path):
-            found: Iterable[str] = _below(os.path.abspath(path), above, errors)
+            for file in _below(os.path.abspath(path), above, errors):
+                files.setdefault(os.path.realpath(file), Found(file, show(file)))
         elif os.path.lexists(path):
-            found = [os.path.abspath(path)]
+            file = os.path.abspath(path)
+            files[os.path.realpath(file)] = Found(file, show(file), named=True)
         else:
             errors.append(Problem("no such file or directory", path))
-            continue
-        for file in found:
-            files.setdefault(os.path.realpath(file), Found(file, show(file)))
     return Discovery(tuple(files.values()), tuple(errors))
 
 

@@ -69,6 +69,10 @@ class Source:
         copy.__dict__["tree"] = tree
         return copy
 
+    def __reduce__(self) -> tuple[type[Source], tuple[str, str, str, int | None]]:
+        """Pickled without lines and tree: they are dear to send and cheap to make."""
+        return Source, (self.path, self.text, self.encoding, self.cell)
+
     def encode(self, text: str) -> bytes:
         """`text` as bytes of this file. UnicodeEncodeError if its encoding lacks a character."""
         return text.encode(self.encoding)

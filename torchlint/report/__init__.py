@@ -22,16 +22,17 @@ _PLAIN: Mapping[str, Callable[[Report], str]] = MappingProxyType(
 FORMATS = ("text", "concise", *_PLAIN)
 
 
-def render(report: Report, form: str = "text", *, colour: bool = False) -> str:
+def render(report: Report, form: str = "text", *, colour: bool = False, summary: bool = True) -> str:
     """`report` in one of `FORMATS`, ending in a line break unless it is empty.
 
     `text` and `concise` leave `report.errors` and `report.notes` to whoever prints, for the error stream.
     `colour` is for `text` and `concise`; `wants_colour(stream)` answers what it should be.
+    `summary` is the last line of `text`.
     KeyError if there is no such format.
     """
     match form:
         case "text":
-            return text.full(report, colour=colour)
+            return text.full(report, colour=colour, summary=summary)
         case "concise":
             return text.concise(report, colour=colour)
     return _PLAIN[form](report)

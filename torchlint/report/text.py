@@ -31,8 +31,8 @@ def concise(report: Report, *, colour: bool = False) -> str:
     return "".join(lines)
 
 
-def full(report: Report, *, colour: bool = False) -> str:
-    """Each finding with its line of source, and a summary.
+def full(report: Report, *, colour: bool = False, summary: bool = True) -> str:
+    """Each finding with its line of source, and a summary unless that is not wanted.
 
     Why it matters and what to do is said where a rule is first met: a file with one fault forty
     times does not repeat it forty times.
@@ -51,7 +51,7 @@ def full(report: Report, *, colour: bool = False) -> str:
         if finding.fix is not None:
             lines += _remark("fix", _hint(finding.fix), paint)
         blocks.append("\n".join(lines) + "\n\n")
-    return "".join(blocks) + _summary(report, paint)
+    return "".join(blocks) + (_summary(report, paint) if summary else "")
 
 
 def _headline(finding: Finding, paint: Paint, more_tags: Iterable[str] = ()) -> str:

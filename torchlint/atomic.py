@@ -1,0 +1,43 @@
+"""Writing a file so that it holds either the old bytes or the new ones, never a part."""
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+
+
+def write(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replace the bytes of `path`; a link stays a link, the mode stays what it was.
+
+    A device or pipe, which cannot be replaced, is written to. OSError if it cannot be done; then a
+    regular file is as it was.
+    """
+    target = os.path.realpath(path)
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG | (0o666 & ~_umask())
+    if not stat.S_ISREG(mode):
+        with open(target, "wb") as stream:
+            stream.write(data)
+        return
+    if os.path.exists(target) and not os.access(target, os.W_OK):
+        raise PermissionError(13, "Permission denied", os.fspath(path))
+    handle, scratch = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", dir=os.path.dirname(target))
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.chmod(scratch, stat.S_IMODE(mode))
+        os.replace(scratch, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(scratch)
+        raise
+
+
+def _umask() -> int:
+    """The umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,233 @@
+"""The command line: arguments in, text and an exit status out. What is done is in `torchlint.commands`.
+
+Exit status: 0 nothing found (or all fixed), 1 findings, 2 the job could not be done.
+"""
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from torchlint import __version__
+from torchlint.builtin import every_rule
+from torchlint.commands import check, show
+from torchlint.config import ConfigError
+from torchlint.docs import build
+from torchlint.new import NewRuleError, create
+from torchlint.output import Progress, fail, put, say
+from torchlint.report import FORMATS, render, wants_colour
+from torchlint.rule import LAYERS
+from torchlint.select import find_rule
+
+Decorated = Callable[..., Any]
+RESERVED = {"lsp": "the language server", "cache": "the cache"}  # so that a path never changes its meaning
+
+
+class Front(click.Command):
+    """`torchlint PATHS`, or the command that the first argument names."""
+
+    commands: dict[str, click.Command]
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of the command that the first argument names, else our own."""
+        if args and args[0] in RESERVED:
+            raise click.UsageError(
+                f"{RESERVED[args[0]]} is not part of this version (a path of that name is ./{args[0]})"
+            )
+        if args and args[0] in self.commands:
+            command = self.commands[args[0]]
+            return command.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that the context was made for."""
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands below the options."""
+        rows = [(name, command.get_short_help_str(70)) for name, command in sorted(self.commands.items())]
+        with formatter.section("Commands (for a path of such a name write ./NAME)"):
+            formatter.write_dl(rows)
+
+    def main(
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, *_: Any, **extra: Any
+    ) -> NoReturn:
+        """Run and exit; every failure is one line on standard error."""
+        args = list(sys.argv[1:] if args is None else args)
+        try:
+            status = super().main(args, prog_name or "torchlint", **{**extra, "standalone_mode": False})
+        except click.ClickException as error:
+            status = fail(error.format_message())
+        except ConfigError as error:
+            status = fail(str(error))
+        except click.Abort:
+            status = fail("interrupted")
+        except Exception as error:
+            if {"-v", "--verbose"} & set(args):
+                traceback.print_exc()
+            said = " ".join(str(error).split())
+            status = fail(f"this is a fault of torchlint, please report it: {type(error).__name__}: {said}")
+        sys.exit(status or 0)
+
+
+def _words(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> tuple[str, ...]:
+    """Values that may be repeated and may hold commas, as one tuple."""
+    return tuple(word.strip() for item in value for word in item.split(",") if word.strip())
+
+
+def _list(name: str, help: str) -> Callable[[Decorated], Decorated]:
+    return click.option(name, multiple=True, callback=_words, metavar="LIST", help=help)
+
+
+def choosing(command: Decorated) -> Decorated:
+    """The options that say which rules look at which files; they arrive as one argument, `choices`."""
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> Any:
+        choices = check.Choices(
+            select=given.pop("select") or None,
+            extend_select=given.pop("extend_select"),
+            ignore=given.pop("ignore"),
+            exclude=given.pop("exclude"),
+            preview=given.pop("preview") or None,
+            isolated=given.pop("isolated"),
+            jobs=given.pop("jobs"),
+        )
+        return command(choices=choices, **given)
+
+    for option in (
+        click.option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Processes [all processors]."),
+        click.option("--no-cache", is_flag=True, expose_value=False, help="Use no results of earlier runs."),
+        click.option("--isolated", is_flag=True, help="Read no pyproject.toml."),
+        _list("--exclude", "Pass over paths that match these gitignore patterns."),
+        click.option("--preview", is_flag=True, help="Preview rules as well."),
+        _list("--ignore", "Not these rules."),
+        _list("--extend-select", "These rules as well."),
+        _list("--select", "Only these rules: codes, prefixes, names or ALL."),
+    ):
+        option(wrapped)
+    return wrapped
+
+
+@click.command("torchlint", cls=Front, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("paths", nargs=-1, metavar="PATHS...")
+@choosing
+@click.option("--fix", is_flag=True, help="Make the safe fixes.")
+@click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: those that change what runs, too.")
+@click.option("--diff", is_flag=True, help="Print what --fix would change as a patch; change nothing.")
+@click.option("--output-format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--output-file", type=click.Path(dir_okay=False), help="Write the report there.")
+@click.option("--statistics", is_flag=True, help="Count findings by rule instead of listing them.")
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 even if there are findings.")
+@click.option("--stdin-filename", default="", metavar="NAME", help="Read standard input, call it NAME.")
+@click.option("-q", "--quiet", is_flag=True, help="Print findings and errors, nothing else.")
+@click.option("-v", "--verbose", is_flag=True, help="Show where a fault of torchlint itself comes from.")
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def main(
+    paths: tuple[str, ...],
+    choices: check.Choices,
+    fix: bool,
+    unsafe_fixes: bool,
+    diff: bool,
+    stdin_filename: str,
+    quiet: bool,
+    exit_zero: bool,
+    verbose: bool,
+    **how: Any,
+) -> int:
+    """Find the mistakes that PyTorch's internals make easy.
+
+    PATHS are files and directories; - is standard input.
+    """
+    _refuse(paths, stdin_filename, **how)
+    request = check.Request(paths, choices, fix, unsafe_fixes, diff, stdin_filename)
+    data = sys.stdin.buffer.read() if request.stdin else b""
+    with Progress(off=quiet) as progress:
+        outcome = check.run(request, data, progress=progress)
+    if not quiet:
+        say("warning", *outcome.notes)
+    say("error", *map(str, outcome.report.errors))
+    _print(outcome, quiet=quiet, **how)
+    return outcome.status(exit_zero)
+
+
+def _refuse(paths: tuple[str, ...], name: str, form: str, output_file: str | None, statistics: bool) -> None:
+    """UsageError for options that do not go together."""
+    if not paths and not name:
+        raise click.UsageError("no paths given (see torchlint --help)")
+    if "-" in paths and len(paths) > 1:
+        raise click.UsageError("- cannot be combined with other paths")
+    if name and paths not in ((), ("-",)):
+        raise click.UsageError("--stdin-filename is for standard input, not for paths")
+    if statistics and form not in ("text", "concise"):
+        raise click.UsageError(f"--statistics has no output format {form}")
+    if output_file and not Path(output_file).absolute().parent.is_dir():
+        raise click.UsageError(f"--output-file: there is no directory {Path(output_file).parent}")
+
+
+def _print(outcome: check.Outcome, quiet: bool, form: str, output_file: str | None, statistics: bool) -> None:
+    """The patch; or the fixed text of standard input, and the report beside it; or the report."""
+    if outcome.patch:
+        put(outcome.payload or b"", output_file)
+        return
+    aside = outcome.payload is not None
+    if outcome.payload is not None:
+        put(outcome.payload)
+    if statistics:
+        text = check.statistics(outcome.report)
+    else:
+        colour = output_file is None and wants_colour(sys.stderr if aside else sys.stdout)
+        text = render(outcome.report, form, colour=colour, summary=not quiet)
+    put(text, output_file, err=aside)
+
+
+@click.command("rule")
+@click.argument("words", nargs=-1, metavar="[CODE|NAME]...")
+@click.option("--all", "every", is_flag=True, help="List all rules.")
+@click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text")
+def rule_command(words: tuple[str, ...], every: bool, form: str) -> int:
+    """Say what a rule finds, why it matters and what to do."""
+    known = every_rule()
+    if bool(words) == every:
+        raise click.UsageError("name rules by code or name, or give --all")
+    rules = known if every else [rule for word in words for rule in find_rule(word, known)]
+    if form == "json":
+        put(show.as_json(rules))
+    else:
+        put(show.listing(rules) if every else show.pages(rules))
+    return 0
+
+
+@click.command("docs")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def docs_command(folder: Path) -> int:
+    """Write a page for every rule, in Markdown."""
+    try:
+        written = build(every_rule(), folder)
+    except OSError as error:
+        raise click.ClickException(f"{folder}: cannot be written: {error.strerror}") from None
+    put(f"{len(written)} pages in {folder}\n")
+    return 0
+
+
+@click.command("new")
+@click.argument("name")
+@click.option("--layer", required=True, type=click.Choice(LAYERS), help="The part of PyTorch it is about.")
+def new_command(name: str, layer: str) -> int:
+    """Begin a new rule, in a clone of torchlint."""
+    try:
+        created = create(name, layer)
+    except NewRuleError as error:
+        raise click.ClickException(str(error)) from None
+    put(created.next_steps)
+    return 0
+
+
+main.commands = {"rule": rule_command, "docs": docs_command, "new": new_command}

@@ -1,0 +1,137 @@
+"""`torchlint PATHS`: check, and fix if asked to."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torchlint.builtin import every_rule
+from torchlint.config import Options, load
+from torchlint.engine import roots, unchecked
+from torchlint.files import STDIN, UnreadableFile, decode, show
+from torchlint.fixing import Repaired, repair
+from torchlint.project import Project
+from torchlint.results import Report
+from torchlint.rule import Rule
+from torchlint.runner import Checked, Checker, Progress, lint_paths
+from torchlint.select import select
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a command line says of configuration and selection; None and () where it says nothing."""
+
+    select: tuple[str, ...] | None = None
+    extend_select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    preview: bool | None = None
+    isolated: bool = False
+    jobs: int | None = None
+
+    def options(self, paths: Sequence[str]) -> Options:
+        """The configuration for `paths` with these choices on top. ConfigError if it is at fault."""
+        options = load(paths, self.isolated).changed(
+            select=self.select,
+            extend_select=self.extend_select,
+            ignore=self.ignore,
+            preview=self.preview,
+            jobs=self.jobs,
+        )
+        return replace(options, exclude=(*options.exclude, *self.exclude))
+
+
+@dataclass(frozen=True)
+class Request:
+    """A whole command line."""
+
+    paths: tuple[str, ...]
+    choices: Choices = Choices()
+    fix: bool = False
+    unsafe: bool = False
+    diff: bool = False
+    stdin_name: str = ""  # "" unless --stdin-filename is given
+
+    @property
+    def stdin(self) -> bool:
+        """Whether the source comes from standard input."""
+        return self.paths in ((), ("-",))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a request. `payload` is what goes to standard output in place of the report."""
+
+    report: Report
+    payload: bytes | None = None
+    patch: bool = False  # the payload is a patch, and the findings are nobody's question
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know that is no fault."""
+        if self.report.files or self.report.errors:
+            return self.report.notes
+        return (*self.report.notes, "no Python files here")
+
+    def status(self, exit_zero: bool = False) -> int:
+        """The exit status: 2 if something could not be done, 1 for findings or a patch, else 0."""
+        if self.report.errors:
+            return 2
+        return int(not exit_zero and bool(self.payload if self.patch else self.report.findings))
+
+
+def run(
+    request: Request,
+    data: bytes = b"",
+    *,
+    rules: Sequence[Rule] | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Do what `request` says. `data` is standard input, `rules` replaces the rules there are.
+
+    ConfigError if the configuration or a selector is at fault.
+    """
+    known = every_rule() if rules is None else tuple(rules)
+    if request.stdin:
+        return _stdin(request, data, known)
+    options = request.choices.options(request.paths)
+    report = lint_paths(request.paths, options, rules=known, progress=progress)
+    if not (request.fix or request.diff):
+        return Outcome(report)
+    checker = Checker(select(options, known), Project(roots(request.paths)))
+    fixed = repair(report, checker, unsafe=request.unsafe, write=not request.diff)
+    return _outcome(fixed, request, None)
+
+
+def _stdin(request: Request, data: bytes, known: Sequence[Rule]) -> Outcome:
+    """Check standard input. With --fix the payload is the fixed text, or the input if nothing changed."""
+    name = show(request.stdin_name) if request.stdin_name else STDIN
+    options = request.choices.options([request.stdin_name] if request.stdin_name else [])
+    selection = select(options, known)
+    checker = Checker(selection, Project(roots([request.stdin_name] if request.stdin_name else [])))
+    try:
+        checked = checker.source(decode(data, name))
+    except UnreadableFile as error:
+        checked = Checked((unchecked(name, str(error)),))
+    sources = {name: checked.source} if checked.source is not None else {}
+    report = Report(checked.findings, files=1, sources=sources, rules=tuple(known), notes=selection.notes)
+    if not (request.fix or request.diff):
+        return Outcome(report)
+    return _outcome(repair(report, checker, unsafe=request.unsafe, write=False), request, data)
+
+
+def _outcome(fixed: Repaired, request: Request, data: bytes | None) -> Outcome:
+    """The outcome of fixing: a patch, the text of standard input, or a report of what is left."""
+    if request.diff:
+        return Outcome(fixed.report, fixed.patch(), patch=True)
+    if data is not None:
+        return Outcome(fixed.report, fixed.changes[0].data if fixed.changes else data)
+    return Outcome(fixed.report)
+
+
+def statistics(report: Report) -> str:
+    """How often each rule was met, the most frequent first: count, code, name."""
+    counts = Counter((finding.code, finding.name) for finding in report.findings)
+    width = len(str(max(counts.values(), default=0)))
+    rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+    return "".join(f"{count:>{width}}  {code}  {name}\n" for (code, name), count in rows)
