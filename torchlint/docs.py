@@ -14,9 +14,10 @@ from pathlib import Path
 
 from torchlint.claims import Claim
 from torchlint.findings import Safety, Severity
-from torchlint.rule import LAYERS, Example, Rule
+from torchlint.rule import Example, Rule
 
 LAYER_TITLES = {
+    "tool": "The tool itself",
     "tensor": "Tensors: storage, views, metadata",
     "graph": "The autograd graph",
     "function": "torch.autograd.Function",
@@ -111,7 +112,7 @@ def _facts(rule: Rule) -> str:
     meta = rule.meta
     status = "stable" if meta.stable else "preview: reported with `--preview`"
     rows = [
-        ("Layer", LAYER_TITLES.get(rule.layer, rule.layer)),
+        ("Layer", LAYER_TITLES[rule.layer]),
         ("Severity", SEVERITIES[meta.severity]),
         ("Status", status if meta.default else f"{status}; only when selected by code, name or `ALL`"),
         ("Fix", FIXES[meta.fix]),
@@ -169,12 +170,11 @@ def _silence(rule: Rule) -> list[str]:
 def index(rules: Iterable[Rule]) -> str:
     """All rules in one page of Markdown: a table for each layer, linked to the rules' pages."""
     rules = sorted(rules, key=lambda rule: rule.meta.code)
-    layers = [*LAYERS, *sorted({rule.layer for rule in rules} - set(LAYERS))]
     parts = ["# Rules", f"{len(rules)} rules, by the layer of PyTorch that they protect."]
-    for layer in layers:
+    for layer, title in LAYER_TITLES.items():
         members = [rule for rule in rules if rule.layer == layer]
         if members:
-            parts += [f"## {LAYER_TITLES.get(layer, layer)}", _table(members)]
+            parts += [f"## {title}", _table(members)]
     return "\n\n".join(parts) + "\n"
 
 

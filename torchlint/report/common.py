@@ -7,7 +7,6 @@ from torchlint.findings import Finding, Severity
 from torchlint.results import Report
 from torchlint.rule import Rule
 
-URL = "https://pypi.org/project/torchlint/"
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # Unicode categories
 
 

@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 from torchlint import docs
 from torchlint.findings import Edit, Finding, Severity, Span
-from torchlint.report.common import URL
 from torchlint.results import Problem, Report
 from torchlint.rule import Rule
 
@@ -33,7 +32,6 @@ def _run(report: Report) -> dict[str, Any]:
             "driver": {
                 "name": "torchlint",
                 "version": report.version,
-                "informationUri": URL,
                 "rules": [_rule(rule) for rule in report.rules],
             }
         },
