@@ -1,0 +1,1 @@
+"""Parts of the generator that reads torchlint's tables about torch from an installed torch."""
