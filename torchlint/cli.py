@@ -21,7 +21,7 @@ from torchlint.docs import build
 from torchlint.new import NewRuleError, create
 from torchlint.output import Progress, fail, put, say
 from torchlint.report import FORMATS, render, wants_colour
-from torchlint.rule import LAYERS
+from torchlint.rule import LAYERS, Rule
 from torchlint.select import find_rule
 
 Decorated = Callable[..., Any]
@@ -90,7 +90,7 @@ def choosing(command: Decorated) -> Decorated:
     """The options that say which rules look at which files; they arrive as one argument, `choices`."""
 
     @functools.wraps(command)
-    def wrapped(**given: Any) -> Any:
+    def wrapped(*obj: Any, **given: Any) -> Any:
         choices = check.Choices(
             select=given.pop("select") or None,
             extend_select=given.pop("extend_select"),
@@ -100,7 +100,7 @@ def choosing(command: Decorated) -> Decorated:
             isolated=given.pop("isolated"),
             jobs=given.pop("jobs"),
         )
-        return command(choices=choices, **given)
+        return command(*obj, choices=choices, **given)
 
     for option in (
         click.option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Processes [all processors]."),
@@ -130,7 +130,10 @@ def choosing(command: Decorated) -> Decorated:
 @click.option("-q", "--quiet", is_flag=True, help="Print findings and errors, nothing else.")
 @click.option("-v", "--verbose", is_flag=True, help="Show where a fault of torchlint itself comes from.")
 @click.version_option(__version__, message="%(prog)s %(version)s")
+@click.pass_obj
 def main(
+    rules: Sequence[Rule] | None,
+    /,
     paths: tuple[str, ...],
     choices: check.Choices,
     fix: bool,
@@ -150,7 +153,7 @@ def main(
     request = check.Request(paths, choices, fix, unsafe_fixes, diff, stdin_filename)
     data = sys.stdin.buffer.read() if request.stdin else b""
     with Progress(off=quiet) as progress:
-        outcome = check.run(request, data, progress=progress)
+        outcome = check.run(request, data, rules=rules, progress=progress)
     if not quiet:
         say("warning", *outcome.notes)
     say("error", *map(str, outcome.report.errors))
@@ -192,16 +195,17 @@ def _print(outcome: check.Outcome, quiet: bool, form: str, output_file: str | No
 @click.argument("words", nargs=-1, metavar="[CODE|NAME]...")
 @click.option("--all", "every", is_flag=True, help="List all rules.")
 @click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text")
-def rule_command(words: tuple[str, ...], every: bool, form: str) -> int:
+@click.pass_obj
+def rule_command(rules: Sequence[Rule] | None, /, words: tuple[str, ...], every: bool, form: str) -> int:
     """Say what a rule finds, why it matters and what to do."""
-    known = every_rule()
+    known = every_rule() if rules is None else rules
     if bool(words) == every:
         raise click.UsageError("name rules by code or name, or give --all")
-    rules = known if every else [rule for word in words for rule in find_rule(word, known)]
+    wanted = known if every else [rule for word in words for rule in find_rule(word, known)]
     if form == "json":
-        put(show.as_json(rules))
+        put(show.as_json(wanted))
     else:
-        put(show.listing(rules) if every else show.pages(rules))
+        put(show.listing(wanted) if every else show.pages(wanted))
     return 0
 
 

@@ -15,7 +15,7 @@ from torchlint.model import FileModel
 from torchlint.project import Project
 from torchlint.rule import Hit, Rule
 from torchlint.select import Selection, select
-from torchlint.suppress import Suppressions, read_comments, suppress
+from torchlint.suppress import Noqa, Suppressions, read_comments, suppress
 
 # Top-level packages of which nothing is a torch object.
 HARMLESS = frozenset((
@@ -43,12 +43,11 @@ def lint_source(
 
 
 def check(
-    source: Source, selection: Selection, project: Project, *, noqa: bool = True, named: bool = True
+    source: Source, selection: Selection, project: Project, *, noqa: Noqa = "judge", named: bool = True
 ) -> list[Finding]:
     """The findings in a source, sorted by place, silenced ones left out.
 
-    `noqa` False leaves `# noqa` comments unread. A source that is not `named`, but was met on a walk,
-    is not parsed if it has nothing to do with torch.
+    A source that is not `named`, but was met on a walk, is not parsed if it has nothing to do with torch.
     """
     active = selection.active(source.path)
     comments = read_comments(source, noqa)

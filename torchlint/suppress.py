@@ -16,13 +16,16 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torchlint.builtin import UNCHECKED, UNKNOWN, UNUSED, rule_url
 from torchlint.config import did_you_mean
 from torchlint.files import Source
 from torchlint.findings import Confidence, Edit, Finding, Fix, Safety, Span
 from torchlint.rule import Rule
+
+# What to do with a noqa comment: heed it and report one that silences nothing, only heed it, or neither.
+Noqa = Literal["judge", "heed", "ignore"]
 
 _WORTH = re.compile(r"noqa|torchlint\s*:", re.IGNORECASE)
 _CODES = r"[A-Za-z]+[0-9]+(?:[ \t]*[,\s][ \t]*[A-Za-z]+[0-9]+)*"
@@ -49,6 +52,7 @@ class Directive:
     text: str
     items: tuple[Item, ...]
     noqa: bool
+    judged: bool = True  # whether it is reported if it silences nothing
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,8 @@ class Suppressions:
         return lines
 
 
-def read_comments(source: Source, noqa: bool = True) -> Suppressions:
-    """The directives in the comments of a source; those of `# noqa` only if `noqa`.
+def read_comments(source: Source, noqa: Noqa = "judge") -> Suppressions:
+    """The directives in the comments of a source.
 
     Text that cannot be split into tokens gives what stands before the trouble.
     """
@@ -104,10 +108,11 @@ def _tokens(source: Source) -> Iterator[tokenize.TokenInfo]:
         return
 
 
-def _directives(token: tokenize.TokenInfo, noqa: bool) -> Iterator[Directive]:
+def _directives(token: tokenize.TokenInfo, noqa: Noqa) -> Iterator[Directive]:
     """The directives in one comment."""
     for pattern in (_NOQA, _IGNORE):
-        if pattern is _NOQA and not noqa:
+        is_noqa = pattern is _NOQA
+        if is_noqa and noqa == "ignore":
             continue
         for match in pattern.finditer(token.string):
             at = match.start()
@@ -115,7 +120,8 @@ def _directives(token: tokenize.TokenInfo, noqa: bool) -> Iterator[Directive]:
             items = tuple(Item(m[0], offset + m.start()) for m in _ITEM.finditer(match["items"] or ""))
             if not items and match["items"] is not None:
                 continue  # `ignore[]` silences nothing
-            yield Directive(token.start[0], token.start[1] + at + 1, match[0], items, pattern is _NOQA)
+            judged = not is_noqa or noqa == "judge"
+            yield Directive(token.start[0], token.start[1] + at + 1, match[0], items, is_noqa, judged)
 
 
 def suppress(
@@ -191,6 +197,8 @@ def _complaints(
     """TL001 and TL002 for the directives of a file."""
     on = {code for code in (UNUSED.meta.code, UNKNOWN.meta.code) if code in active}
     for number, directive in enumerate(found.directives):
+        if not directive.judged:
+            continue
         ours = [item for item in directive.items if _ours(item.text, directive)]
         unused = []
         for item in ours:
