@@ -34,6 +34,12 @@ MAX_NESTING = 12  # analyses that wait for one another
 BUILTINS = frozenset(dir(builtins))
 
 
+def is_known(dotted: str) -> bool:
+    """Whether torch has something of that canonical name."""
+    return (knowledge.function(dotted) is not None or knowledge.module_class(dotted) is not None
+            or knowledge.torch_class(dotted) is not None)
+
+
 class FileModel:
     """Answers questions about one file; other files of the project are consulted when names lead there."""
 
@@ -198,7 +204,7 @@ class FileModel:
         for star in self._tree.scopes[self.tree].stars:
             found = self.canonical(f"{star}.{expr.id}")
             symbol = self._symbols.get(found)
-            if knowledge.is_known(found) or (symbol is not None and symbol.node is not None):
+            if is_known(found) or (symbol is not None and symbol.node is not None):
                 return found
         if self._tree.scopes[self.tree].stars:
             return ""

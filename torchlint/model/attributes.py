@@ -50,11 +50,12 @@ def named(run: Run, dotted: str, site: ast.AST) -> Value:
             value = model.value(node)
             return value.but(sure=min(value.sure, Confidence.LIKELY)) if value.known else Value(ident=node)
         return UNKNOWN
-    if dotted in ("torch.strided",) or knowledge.is_dtype(dotted):
+    own = knowledge.torch_class(dotted)
+    if own is not None and own.what == "dtype":
         return Value(Kind.DTYPE, name=dotted)
     if dotted in ("math.pi", "math.inf", "math.nan", "math.e", "numpy.pi", "torch.pi", "torch.inf", "numpy.inf"):
         return NUMBER
-    if class_kind(dotted) is not Kind.UNKNOWN:
+    if own is not None or class_kind(dotted) is not Kind.UNKNOWN:
         return Value(Kind.CLASS, name=dotted)
     if dotted.startswith("builtins.") and dotted[9:10].isupper():
         return Value(Kind.CLASS, name=dotted)

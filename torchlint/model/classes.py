@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchlint import knowledge
 from torchlint.findings import Confidence
 from torchlint.model.functions import FunctionInfo, duck_kind
-from torchlint.model.values import UNKNOWN, Kind, Value, join, join_all
+from torchlint.model.values import UNKNOWN, Kind, Value, join_all
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
@@ -290,39 +290,25 @@ def class_kind(dotted: str) -> Kind:
 def _class_kind(name: str) -> Kind:
     if knowledge.module_class(name) is not None:
         return Kind.MODULE
-    if knowledge.optimizer_class(name) is not None:
-        return Kind.OPTIMIZER
-    if knowledge.scheduler_class(name) is not None:
-        return Kind.SCHEDULER
-    fixed = FIXED_KINDS.get(name)
-    if fixed is not None:
-        return fixed
-    data = knowledge.data_class(name)
-    if data is not None:
-        return {"loader": Kind.LOADER, "dataset": Kind.DATASET, "sampler": Kind.SAMPLER}[data]
+    own = knowledge.torch_class(name)
+    if own is not None:
+        return TORCH_KINDS.get(own.what, Kind.UNKNOWN)
+    if name in OTHER_KINDS:
+        return OTHER_KINDS[name]
     other = knowledge.third_party_class(name)
-    if other is not None:
-        return {"module": Kind.MODULE, "dataset": Kind.DATASET, "loader": Kind.LOADER, "optimizer": Kind.OPTIMIZER,
-                "scheduler": Kind.SCHEDULER, "sampler": Kind.SAMPLER}.get(other.kind, Kind.UNKNOWN)
-    return Kind.UNKNOWN
+    return TORCH_KINDS.get(other.what, Kind.UNKNOWN) if other is not None else Kind.UNKNOWN
 
 
-FIXED_KINDS = {
-    "torch.Tensor": Kind.TENSOR,
-    "torch.nn.Parameter": Kind.TENSOR,
-    "torch.nn.Buffer": Kind.TENSOR,
-    "torch.amp.GradScaler": Kind.SCALER,
-    "torch.cuda.amp.GradScaler": Kind.SCALER,
-    "torch.cpu.amp.GradScaler": Kind.SCALER,
-    "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler": Kind.SCALER,
-    "torch.device": Kind.DEVICE,
-    "torch.dtype": Kind.DTYPE,
-    "torch.Size": Kind.SIZE,
-    "torch.Generator": Kind.RNG,
-    "numpy.random.Generator": Kind.RNG,
-    "numpy.random.RandomState": Kind.RNG,
-    "random.Random": Kind.RNG,
+# What the tables call a class -> what its instances are.
+TORCH_KINDS = {
+    "module": Kind.MODULE, "optimizer": Kind.OPTIMIZER, "scheduler": Kind.SCHEDULER, "dataset": Kind.DATASET,
+    "sampler": Kind.SAMPLER, "loader": Kind.LOADER, "scaler": Kind.SCALER, "tensor": Kind.TENSOR,
+    "parameter": Kind.TENSOR, "buffer": Kind.TENSOR, "device": Kind.DEVICE, "dtype_class": Kind.DTYPE,
+    "size": Kind.SIZE, "generator": Kind.RNG, "handle": Kind.HANDLE, "ctx": Kind.CTX,
+}
+OTHER_KINDS = {
+    "numpy.random.Generator": Kind.RNG, "numpy.random.RandomState": Kind.RNG, "random.Random": Kind.RNG,
     "numpy.ndarray": Kind.NDARRAY,
 }
 
-__all__ = ["FUNCTION", "MODULE", "ClassInfo", "class_kind", "join"]
+__all__ = ["FUNCTION", "MODULE", "ClassInfo", "class_kind"]

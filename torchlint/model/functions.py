@@ -161,7 +161,7 @@ class FunctionInfo:
         if self.cls is not None:
             if self.cls.is_function and self.name in ("forward", "backward", "jvp", "setup_context", "vmap"):
                 return False
-            if knowledge.runs_without_grad(self.cls.outside, self.name):
+            if runs_without_grad(self.cls.outside, self.name):
                 return False
         return None
 
@@ -353,6 +353,20 @@ class FunctionInfo:
     def returned(self, receiver: Value | None = None) -> Value:
         """What it returns when nothing is known of the arguments."""
         return self.model.flow(self.node).returns
+
+
+def runs_without_grad(bases: tuple[str, ...], method: str) -> bool:
+    """Whether the framework that owns the class calls this method with gradients off.
+
+    Lightning wraps validation, test and predict steps and their hooks in no_grad or inference_mode.
+    """
+    word = method.removeprefix("on_").partition("_")[0]
+    if word not in ("validation", "test", "predict") or method in ("test_dataloader", "predict_dataloader"):
+        return False
+    return any(
+        base and (info := knowledge.third_party_class(base)) is not None
+        and info.what == "module" and "framework_steps" in info.flags
+        for base in bases)
 
 
 def duck_kind(names: set[str]) -> Kind:

@@ -12,6 +12,13 @@ Node = TypeVar("Node", bound=ast.AST)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+BLOCKS = {
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.For, ast.AsyncFor, ast.While, ast.With,
+    ast.AsyncWith, ast.If, ast.Try, ast.ExceptHandler, getattr(ast, "TryStar", ast.Try),
+}
+# Fields without child nodes that anybody asks for: contexts, operators, constants.
+SKIPPED_FIELDS = {"ctx", "op", "ops", "kind", "type_comment", "type_ignores", "id", "attr", "n", "s", "level"}
+FIELDS: dict[type[ast.AST], tuple[str, ...]] = {}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -52,33 +59,39 @@ class Tree:
         """Depth first, in source order, with an explicit stack: deep nesting costs no recursion."""
         self.scopes[self.tree] = self.index.scope
         stack: list[tuple[ast.AST, Place]] = [(self.tree, Place())]
-        parents, places, by_type = self.parents, self.places, self.by_type
+        parents, places, by_type, order = self.parents, self.places, self.by_type, self.order
         count = 0
         while stack:
             node, place = stack.pop()
             places[node] = place
-            self.order[node] = count
+            order[node] = count
             count += 1
-            by_type.setdefault(type(node), []).append(node)
-            if isinstance(node, (ast.Name, ast.Constant)):
-                continue
-            pending: list[tuple[ast.AST, Place]] = []
-            for child, inside in self._children(node, place):
-                parents[child] = node
-                pending.append((child, inside))
-            pending.reverse()
-            stack.extend(pending)
+            kind = type(node)
+            known = by_type.get(kind)
+            if known is None:
+                by_type[kind] = [node]
+            else:
+                known.append(node)
+            inner = self._inner_places(node, place) if kind in BLOCKS else None
+            fields = FIELDS.get(kind)
+            if fields is None:
+                fields = FIELDS[kind] = tuple(f for f in node._fields if f not in SKIPPED_FIELDS)[::-1]
+            for name in fields:
+                value = getattr(node, name, None)
+                if value is None or isinstance(value, str):
+                    continue
+                where = place if inner is None else inner.get(name, place)
+                if isinstance(value, list):
+                    for child in reversed(value):
+                        if isinstance(child, ast.AST):
+                            parents[child] = node
+                            stack.append((child, where))
+                elif isinstance(value, ast.AST):
+                    parents[value] = node
+                    stack.append((value, where))
 
-    def _children(self, node: ast.AST, place: Place) -> Iterator[tuple[ast.AST, Place]]:
-        """Child nodes (operators and contexts left out), each with its place."""
-        if isinstance(node, ast.stmt) or isinstance(node, FUNCTIONS) or isinstance(node, ast.ExceptHandler):
-            yield from self._block_children(node, place)
-            return
-        for child in ast.iter_child_nodes(node):
-            if not isinstance(child, (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)):
-                yield child, place
-
-    def _block_children(self, node: ast.AST, place: Place) -> Iterator[tuple[ast.AST, Place]]:
+    def _inner_places(self, node: ast.AST, place: Place) -> dict[str, Place]:
+        """The places of a node's blocks, by field name, where they differ from the node's own."""
         inner: dict[str, Place] = {}
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
@@ -105,13 +118,7 @@ class Tree:
                 inner["body"] = replace(place, tries=(*place.tries, node))
             case ast.ExceptHandler():
                 inner["body"] = replace(place, handler=True)
-        for name, value in ast.iter_fields(node):
-            where = inner.get(name, place)
-            for child in value if isinstance(value, list) else (value,):
-                if isinstance(child, ast.AST) and not isinstance(
-                    child, (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
-                ):
-                    yield child, where
+        return inner
 
     def _function_scope(self, node: ast.AST) -> None:
         scope = Scope(node, None)
