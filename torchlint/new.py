@@ -101,7 +101,7 @@ def create(name: str, layer: str, root: Path | None = None, since: str = "0.1") 
     The code is the one that the history promises to this name, else the next free one of the layer.
     NewRuleError if the name or the layer will not do, the rule exists, or `root` is no clone.
     """
-    root = root or Path.cwd()
+    root = root or Path()
     folder = root / "torchlint" / "rules" / layer
     if layer not in LAYERS:
         raise NewRuleError(f"no layer {layer!r}: it is one of {', '.join(LAYERS)}")
