@@ -1,0 +1,202 @@
+"""An autograd Function used through an instance or through its own forward.
+
+`torch.autograd.Function` is a description, not a layer: the C++ engine creates the node and its
+`ctx` when `.apply` is called. An instance call raises "Legacy autograd function with non-static
+forward method is deprecated", and calling `forward` directly runs the arithmetic without recording
+a node, so `backward` of the class is never used.
+
+Call `MyFunction.apply(x)`. Delegating to another Function's static `forward(ctx, ...)` with one's
+own `ctx`, inside a Function, is fine.
+"""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.claims import Raises
+from torchlint.findings import Safety, Severity
+from torchlint.fixes import edits
+from torchlint.fixes.expressions import source_of
+from torchlint.model import ClassInfo, FileModel, Kind
+from torchlint.rule import Example, Hit, Meta, Repair
+
+META = Meta("TL302", "function-instance-call", Severity.ERROR, fix=Safety.UNSAFE, triggers=("Function",))
+CLAIM = Raises("RuntimeError", "Legacy autograd function|non-static")
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        from torch.autograd import Function
+
+
+        class Double(Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * 2
+
+
+        x = torch.ones(3, requires_grad=True)
+        Double()(x).sum().backward()  #!
+        """,
+        good="""
+        import torch
+        from torch.autograd import Function
+
+
+        class Double(Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * 2
+
+
+        x = torch.ones(3, requires_grad=True)
+        Double.apply(x).sum().backward()
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Clamp(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clamp(0, 1)
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.clamp = Clamp()
+                self.scale = nn.Parameter(torch.ones(1))
+
+            def forward(self, x):
+                return self.clamp(x * self.scale)  #!
+
+
+        Net()(torch.ones(3)).sum().backward()
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Clamp(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clamp(0, 1)
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.clamp = Clamp.apply
+                self.scale = nn.Parameter(torch.ones(1))
+
+            def forward(self, x):
+                return self.clamp(x * self.scale)
+
+
+        Net()(torch.ones(3)).sum().backward()
+        """,
+        fixed=False,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+
+
+    class Base(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+
+    class Child(Base):
+        @staticmethod
+        def forward(ctx, x):
+            return Base.forward(ctx, x) + 1
+
+
+    Child.apply(torch.ones(1, requires_grad=True)).backward()
+    double = Child.apply
+    double(torch.ones(1))
+    """,
+    """
+    class Function:
+        def __call__(self, x):
+            return x
+
+        def forward(self, x):
+            return x
+
+
+    class Mine(Function):
+        pass
+
+
+    Mine()(1)
+    Mine().forward(1)
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Calls of instances of Function subclasses, and of `forward` outside a Function."""
+    for call in model.nodes(ast.Call):
+        called = model.value(call.func)
+        if called.kind is Kind.INSTANCE and called.cls is not None and called.cls.is_function:
+            yield Hit(
+                call, f"an instance of `{called.cls.node.name}` cannot be called; use `.apply(...)`",
+                apply_instead(model, call, called.cls), confidence=called.sure)
+        elif isinstance(call.func, ast.Attribute) and call.func.attr == "forward":
+            owner = function_class(model, call.func.value)
+            if owner is not None and not inside_function(model, call):
+                yield Hit(
+                    call, f"`{owner.node.name}.forward` records no graph node; use `{owner.node.name}.apply(...)`")
+
+
+def function_class(model: FileModel, receiver: ast.expr) -> ClassInfo | None:
+    """The Function class that a receiver is, or is an instance of."""
+    value = model.value(receiver)
+    if value.cls is None or not value.cls.is_function or "super" in value.facts:
+        return None
+    return value.cls if value.kind in (Kind.CLASS, Kind.INSTANCE) else None
+
+
+def inside_function(model: FileModel, node: ast.AST) -> bool:
+    """Whether the code belongs to an autograd Function itself."""
+    owner = model.class_of(node)
+    return owner is not None and owner.is_function
+
+
+def apply_instead(model: FileModel, call: ast.Call, cls: ClassInfo) -> Repair | None:
+    """`Fn()(x)` -> `Fn.apply(x)`; an instance kept elsewhere has no fix here."""
+    match call.func:
+        case ast.Call(func=maker, args=[], keywords=[]) if model.class_named(maker) is cls:
+            return edits.repair("Use .apply", edits.replace_callee(model, call, f"{source_of(model, maker)}.apply"))
+    return None
