@@ -1,0 +1,292 @@
+"""The server process: it loads torch once and forks a child for every case.
+
+Protocol, over two pipes that are given by number on the command line. In: pickled cases, each after
+its length in four bytes. Out: one JSON line when ready, then one line per case. A child's own pipe
+carries one JSON line; what else a child does, crash or hang, ends in one verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import pickle
+import platform
+import selectors
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from runtime_check.evidence import Environment, Outcome, cannot_tell
+
+if TYPE_CHECKING:
+    from runtime_check.plan import Case
+
+HEADER = struct.Struct("!I")
+TICK = 0.05  # seconds between looks at deadlines
+LONGEST_LINE = 1 << 20
+
+
+class NoDevice(RuntimeError):
+    """The device that was asked for is not there."""
+
+
+@dataclass
+class Job:
+    """A running child."""
+
+    key: int
+    process: int
+    pipe: int
+    scratch: str
+    started: float
+    deadline: float
+    line: bytearray = field(default_factory=bytearray)
+
+
+def warm_up(device: str) -> Environment:
+    """Loads torch and what torch loads late, single threaded. ImportError if torch is missing."""
+    import torch
+
+    # With a second thread in the parent, a backward in a forked child never ends.
+    torch.set_num_threads(1)
+    # The first optimizer imports torch._dynamo; a child would pay for that in every case.
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    import torch.utils.data
+
+    from runtime_check.probes import load_all
+
+    load_all()
+    system = f"{platform.system()} {platform.machine()}"
+    return Environment(torch.__version__, platform.python_version(), system, choose_device(device))
+
+
+def choose_device(wanted: str) -> str:
+    """The device for a wanted cpu, cuda or auto. NoDevice if cuda is wanted and absent.
+
+    Asked in a child: a process that has touched CUDA can no longer fork children that use it.
+    """
+    if wanted == "cpu":
+        return "cpu"
+    import torch
+
+    process = os.fork()
+    if process == 0:
+        try:
+            os._exit(0 if torch.cuda.is_available() else 3)
+        finally:
+            os._exit(3)
+    if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0:
+        return "cuda"
+    if wanted == "cuda":
+        raise NoDevice("--device cuda: torch finds no CUDA device here")
+    return "cpu"
+
+
+def conduct(case: Case, scratch: str) -> Outcome:
+    """Runs one case in this process, which is spent afterwards. Never raises."""
+    started = time.monotonic()
+    try:
+        import torch
+
+        from runtime_check import sandbox
+        from runtime_check.probes import examine
+
+        torch.set_num_threads(1)
+        guard = sandbox.enter(scratch, case.memory, address_space=case.device == "cpu")
+        outcome = examine(case, guard)
+    except BaseException as error:  # the verdict on a failure of ours
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        outcome = cannot_tell(
+            f"the check itself failed at {os.path.basename(place.filename)}:{place.lineno} ({text})"
+        )
+    return Outcome(outcome.verdict, outcome.why, outcome.evidence, outcome.how, time.monotonic() - started)
+
+
+def become_child(pipe: int, keep: set[int]) -> None:
+    """Leaves the server's descriptors and signals behind."""
+    for number in keep - {pipe}:
+        os.close(number)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def redirect_output(scratch: str) -> None:
+    """Sends what the code prints, from Python and from C, to a file in the scratch folder."""
+    output = os.open(os.path.join(scratch, "output.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+
+
+def start(case: Case, keep: set[int]) -> Job:
+    """Forks a child for a case. OSError when no process or folder can be made."""
+    scratch = tempfile.mkdtemp(prefix="tl-")
+    reading, writing = os.pipe()
+    now = time.monotonic()
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            os.setpgid(0, 0)
+            become_child(writing, keep | {reading, writing})
+            redirect_output(scratch)
+            line = conduct(case, scratch).to_line().encode("ascii") + b"\n"
+            view = memoryview(line)
+            while view:
+                view = view[os.write(writing, view) :]
+            status = 0
+        finally:
+            os._exit(status)
+    with contextlib.suppress(OSError):
+        os.setpgid(process, process)  # whoever comes first, parent or child
+    os.close(writing)
+    os.set_blocking(reading, False)
+    return Job(case.key, process, reading, scratch, now, now + case.seconds)
+
+
+def kill(job: Job) -> int:
+    """Ends a job's whole process group; returns the child's wait status."""
+    for send in (os.killpg, os.kill):
+        try:
+            send(job.process, signal.SIGKILL)
+        except OSError:
+            continue
+    return os.waitpid(job.process, 0)[1]
+
+
+def why_died(status: int) -> str:
+    """A sentence about a child that ended without a result."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        known = {
+            signal.SIGSEGV: "the code crashed with a segmentation fault",
+            signal.SIGKILL: "the process was killed, most likely for using too much memory",
+            signal.SIGXFSZ: "the code wrote a file larger than the limit",
+            signal.SIGABRT: "the code was aborted by a native library",
+        }
+        return known.get(signal.Signals(number), f"the process was ended by signal {number}")
+    return f"the process ended without a result (exit status {os.WEXITSTATUS(status)})"
+
+
+class Server:
+    """Reads cases, keeps children running, writes outcomes."""
+
+    def __init__(self, requests: int, replies: int) -> None:
+        self.requests, self.replies = requests, replies
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(requests, selectors.EVENT_READ, None)
+        self.jobs: dict[int, Job] = {}
+        self.buffer = bytearray()
+        self.open = True
+
+    def run(self) -> None:
+        """Serves until the request pipe is closed and every child has ended."""
+        os.set_blocking(self.requests, False)
+        while self.open or self.jobs:
+            for key, _ in self.selector.select(TICK if self.jobs else None):
+                self.receive() if key.data is None else self.collect(key.data)
+            self.expire()
+
+    def receive(self) -> None:
+        """Takes requests from the pipe and starts them; the client limits how many run at once."""
+        data = os.read(self.requests, 1 << 16)
+        if not data:
+            self.open = False
+            self.selector.unregister(self.requests)
+            for job in list(self.jobs.values()):
+                self.finish(job, cannot_tell("interrupted"))
+            return
+        self.buffer += data
+        while len(self.buffer) >= HEADER.size:
+            end = HEADER.size + HEADER.unpack_from(self.buffer)[0]
+            if len(self.buffer) < end:
+                return
+            case: Case = pickle.loads(bytes(self.buffer[HEADER.size : end]))
+            del self.buffer[:end]
+            self.begin(case)
+
+    def begin(self, case: Case) -> None:
+        """Starts one case."""
+        keep = {self.requests, self.replies, *(job.pipe for job in self.jobs.values())}
+        try:
+            job = start(case, keep)
+        except OSError as error:
+            self.reply(case.key, cannot_tell(f"no process could be started ({error.strerror})"))
+            return
+        self.jobs[job.process] = job
+        self.selector.register(job.pipe, selectors.EVENT_READ, job)
+
+    def collect(self, job: Job) -> None:
+        """Takes what a child wrote; a full line or a closed pipe ends it."""
+        data = os.read(job.pipe, 1 << 16)
+        job.line += data
+        if data and not job.line.endswith(b"\n") and len(job.line) <= LONGEST_LINE:
+            return
+        status = kill(job)
+        try:
+            outcome = Outcome.from_line(job.line.decode("ascii"))
+        except (ValueError, KeyError, TypeError):
+            outcome = cannot_tell(why_died(status))
+        self.finish(job, outcome, reaped=True)
+
+    def expire(self) -> None:
+        """Ends children that are past their time."""
+        now = time.monotonic()
+        for job in [job for job in self.jobs.values() if job.deadline < now]:
+            limit = job.deadline - job.started
+            self.finish(job, cannot_tell(f"no result within {limit:g} s; raise --timeout to wait longer"))
+
+    def finish(self, job: Job, outcome: Outcome, *, reaped: bool = False) -> None:
+        """Frees what a job held and sends its outcome."""
+        if not reaped:
+            kill(job)
+        self.selector.unregister(job.pipe)
+        os.close(job.pipe)
+        del self.jobs[job.process]
+        shutil.rmtree(job.scratch, ignore_errors=True)
+        seconds = outcome.seconds or time.monotonic() - job.started
+        self.reply(job.key, Outcome(outcome.verdict, outcome.why, outcome.evidence, outcome.how, seconds))
+
+    def reply(self, key: int, outcome: Outcome) -> None:
+        """Writes one line; a client that is gone ends the server."""
+        send_line(self.replies, {"key": key, **outcome.as_row()})
+
+
+def send_line(pipe: int, row: dict[str, object]) -> None:
+    """Writes a JSON line to a pipe."""
+    view = memoryview(json.dumps(row, ensure_ascii=True).encode("ascii") + b"\n")
+    while view:
+        view = view[os.write(pipe, view) :]
+
+
+def serve(requests: int, replies: int, device: str = "cpu") -> None:
+    """Entry of the server process. `device` is cpu, cuda or auto."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client decides; it closes the pipe
+    try:
+        environment = warm_up(device)
+    except ImportError as error:
+        send_line(replies, {"error": f"torch cannot be imported ({error})"})
+        return
+    except NoDevice as error:
+        send_line(replies, {"error": str(error)})
+        return
+    # What exists now is never garbage: leave it out of the children's collections.
+    gc.collect()
+    gc.freeze()
+    send_line(replies, {"environment": asdict(environment)})
+    Server(requests, replies).run()

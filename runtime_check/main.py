@@ -1,0 +1,197 @@
+"""`torchlint confirm`: find, run, and say which findings are real. torch is loaded in a child only."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from runtime_check.evidence import Outcome, Verdict, cannot_tell
+from runtime_check.plan import SECONDS, Case, from_finding
+from runtime_check.results import Confirmation, Result
+from torchlint.builtin import every_rule
+from torchlint.commands.check import Choices
+from torchlint.engine import roots
+from torchlint.findings import Finding
+from torchlint.output import fail, put, say
+from torchlint.report import wants_colour
+from torchlint.results import Report
+from torchlint.runner import Progress, jobs, lint_paths
+
+FORMATS = ("text", "json")
+FAIL_ON = ("confirmed", "refuted", "cannot-tell", "never")
+DEVICES = ("cpu", "cuda", "auto")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command line of `torchlint confirm`."""
+
+    paths: tuple[str, ...]
+    choices: Choices = field(default_factory=Choices)
+    device: str = "cpu"
+    timeout: float = SECONDS  # seconds for each finding
+    fail_on: tuple[str, ...] = ("confirmed",)
+    form: str = "text"
+    output_file: str | None = None
+    keyword: str = ""  # only findings whose path:line, code, name or message hold this
+    max_seconds: float | None = None
+    quiet: bool = False
+
+
+class ConfirmError(RuntimeError):
+    """What keeps the whole job from being done; one line."""
+
+
+def confirm_command(request: Request, *, lint_progress: Progress | None = None) -> int:
+    """Does what a command line asks and prints the report; returns the exit status.
+
+    0: nothing of the kind that --fail-on names · 1: something · 2: the job could not be done.
+    ConfigError if the configuration or a selector is at fault.
+    """
+    show = progress_line(off=request.quiet or not sys.stderr.isatty())
+    try:
+        found = confirm(request, lint_progress=lint_progress, progress=show)
+    except ConfirmError as error:
+        return fail(str(error))
+    finally:
+        show(0, 0)
+    if not request.quiet:
+        say("warning", *found.notes)
+    say("error", *map(str, found.errors))
+    put(render(found, request), request.output_file)
+    return status(found, request.fail_on)
+
+
+def render(found: Confirmation, request: Request) -> str:
+    """The report in the format that is asked for."""
+    if request.form == "json":
+        from runtime_check.report import json
+
+        return json.render(found)
+    from runtime_check.report import text
+
+    colour = request.output_file is None and wants_colour(sys.stdout)
+    return text.render(found, colour=colour, summary=not request.quiet)
+
+
+def status(found: Confirmation, fail_on: tuple[str, ...]) -> int:
+    """The exit status for results. A finding that was not reached counts as one that cannot be told."""
+    if found.errors:
+        return 2
+    seen = {result.outcome.verdict.value for result in found.results}
+    if Verdict.NOT_REACHED.value in seen:
+        seen.add(Verdict.CANNOT_TELL.value)
+    return int(bool(seen & set(fail_on)))
+
+
+def confirm(
+    request: Request, *, lint_progress: Progress | None = None, progress: Progress | None = None
+) -> Confirmation:
+    """Checks the paths, runs an experiment for every finding whose rule makes a claim.
+
+    ConfirmError if torch is missing or the device that was asked for is not there.
+    """
+    started = time.perf_counter()
+    options = request.choices.options(request.paths)
+    report = lint_paths(request.paths, options, progress=lint_progress)
+    findings = [finding for finding in report.findings if wanted(finding, request.keyword)]
+    cases = plan(report, findings, request)
+    outcomes: dict[int, Outcome] = {}
+    environment = None
+    if cases:
+        from runtime_check.pool import Pool, PoolError
+
+        require_fork()
+        try:
+            with Pool(min(jobs(options), len(cases)), request.device) as pool:
+                environment = pool.environment
+                device = environment.device if environment is not None else "cpu"
+                placed = [replace(case, device=device) for case in cases]
+                for case, outcome in pool.run(placed, seconds=request.max_seconds):
+                    outcomes[case.key] = outcome
+                    if progress is not None:
+                        progress(len(outcomes), len(cases))
+        except PoolError as error:
+            raise ConfirmError(str(error)) from None
+    results = tuple(
+        result(finding, outcomes.get(key, no_claim(finding)), claim_name(finding), request)
+        for key, finding in enumerate(findings)
+    )
+    return Confirmation(results, report.errors, report.notes, environment, time.perf_counter() - started)
+
+
+def require_fork() -> None:
+    """ConfirmError on systems where the experiments cannot be run."""
+    if not hasattr(os, "fork"):
+        raise ConfirmError("confirm needs a system that can fork processes (Linux or macOS)")
+
+
+def wanted(finding: Finding, keyword: str) -> bool:
+    """Whether a finding is chosen by -k."""
+    place = f"{finding.path}:{finding.span.line}:{finding.code}"
+    words = (place, finding.name, finding.message, finding.fingerprint)
+    return keyword.lower() in " ".join(words).lower()
+
+
+def plan(report: Report, findings: list[Finding], request: Request) -> list[Case]:
+    """A case for every finding with a claim, numbered as the findings are."""
+    claims = {rule.meta.code: rule.claim for rule in every_rule()}
+    folders = tuple(str(root) for root in roots(request.paths))
+    by_path: dict[str, list[Finding]] = {}
+    for finding in report.findings:
+        by_path.setdefault(finding.path, []).append(finding)
+    cases = []
+    for key, finding in enumerate(findings):
+        claim, source = claims.get(finding.code), report.sources.get(finding.path)
+        if claim is None or source is None:
+            continue
+        cases.append(
+            from_finding(
+                finding,
+                claim,
+                source.text,
+                key,
+                others=tuple(by_path[finding.path]),
+                path=os.path.abspath(finding.path),
+                roots=folders,
+                seconds=request.timeout,
+            )
+        )
+    return cases
+
+
+def claim_name(finding: Finding) -> str:
+    """The name of what a finding's rule claims, or an empty string."""
+    rule = next((rule for rule in every_rule() if rule.meta.code == finding.code), None)
+    return rule.claim.name if rule is not None and rule.claim is not None else ""
+
+
+def no_claim(finding: Finding) -> Outcome:
+    """The outcome for a finding that no experiment can test."""
+    return cannot_tell(f"{finding.code} makes no claim that running the code could test")
+
+
+def result(finding: Finding, outcome: Outcome, claim: str, request: Request) -> Result:
+    """A result with the command that repeats it."""
+    place = f"{finding.path}:{finding.span.line}:{finding.code}"
+    words = ["torchlint", "confirm", finding.path, "--select", finding.code, "-k", place]
+    if request.choices.preview:
+        words.append("--preview")
+    if request.device != "cpu":
+        words += ["--device", request.device]
+    return Result(finding, outcome, claim, shlex.join(words) if claim else "")
+
+
+def progress_line(*, off: bool) -> Callable[[int, int], None]:
+    """A line on the terminal that says how far the experiments are; (0, 0) takes it away."""
+
+    def show(done: int, total: int) -> None:
+        if off:
+            return
+        put(f"\r{done} of {total} findings run" if total else "\r\x1b[K", err=True)
+
+    return show

@@ -1,0 +1,293 @@
+"""From a finding, or from a rule's example, to a `Case`: a flagged program and a corrected one.
+
+Nothing is run here and torch is not needed.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from runtime_check import sandbox
+from runtime_check.advice import advised
+from torchlint.claims import Claim
+from torchlint.files import Source
+from torchlint.findings import Edit, Finding, Fix
+from torchlint.rule import Example, Rule
+
+if TYPE_CHECKING:
+    from runtime_check.evidence import Outcome
+
+SECONDS = 10.0
+FEW, MANY = 3, 9  # the two sizes of every claim about growth
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A stretch of whole lines, 1-based, both ends included."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """One experiment: what to run, what is claimed of it, and within which limits."""
+
+    key: int
+    path: str
+    code: str
+    name: str
+    claim: Claim
+    text: str
+    flagged: tuple[Lines, ...]  # the statements that the finding, or each marked line, names
+    corrected: str | None = None
+    mended: tuple[Lines, ...] = ()  # where the flagged statements are in the corrected text
+    correction: str = ""  # what the corrected text is, for evidence: "with the fix"
+    message: str = ""
+    whole: bool = False  # a program that may be run as a whole: a rule's example
+    steps: str = ""  # the constant of such a program that sets the number of iterations
+    roots: tuple[str, ...] = ()
+    device: str = "cpu"
+    seconds: float = SECONDS
+    memory: int = sandbox.MEMORY
+    seed: int = 0
+
+
+# -- positions ----------------------------------------------------------------------------------
+
+
+def statement_lines(text: str, line: int) -> Lines:
+    """The lines of the smallest statement that covers `line`; of a compound one, its header.
+
+    A file that cannot be parsed, or a line outside every statement, gives the line itself.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Lines(line, line)
+    best: Lines | None = None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            found = header(node)
+            if found.first <= line <= found.last and (best is None or found.first >= best.first):
+                best = found
+    return best or Lines(line, line)
+
+
+def header(node: ast.stmt) -> Lines:
+    """The lines of a statement without the statements nested in it."""
+    body = getattr(node, "body", None)
+    last = node.end_lineno or node.lineno
+    if isinstance(body, list) and body:
+        inner = min((d.lineno for d in getattr(body[0], "decorator_list", ())), default=body[0].lineno)
+        last = max(node.lineno, min(last, inner - 1))
+    return Lines(node.lineno, last)
+
+
+def mapped(text: str, other: str, lines: Lines) -> Lines:
+    """Where lines of `text` are found in `other`, an edited form of it. Indentation is ignored."""
+    before = [line.strip() for line in text.splitlines()]
+    after = [line.strip() for line in other.splitlines()]
+    where: dict[int, tuple[int, int]] = {}
+    for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        for number in range(a1, a2):
+            where[number + 1] = (b1 + number - a1 + 1,) * 2 if tag == "equal" else (b1 + 1, max(b1 + 1, b2))
+    spots = [where[n] for n in range(lines.first, lines.last + 1) if n in where]
+    if not spots:
+        return lines
+    return Lines(min(a for a, _ in spots), min(len(after), max(b for _, b in spots)))
+
+
+# -- edits --------------------------------------------------------------------------------------
+
+
+def apply_fixes(text: str, fixes: list[Fix]) -> str:
+    """The text after fixes, whatever their safety; one that overlaps an earlier one is left out.
+
+    ValueError if an edit of the first fix lies outside the text or overlaps another of its own.
+    """
+    taken: list[tuple[int, int, str]] = []
+    imports: list[str] = []
+    starts = [0]
+    for line in Source("", text).lines:
+        starts.append(starts[-1] + len(line))
+    for index, fix in enumerate(fixes):
+        mine = sorted(offsets(edit, starts) for edit in fix.edits)
+        if any(a[1] > b[0] for a, b in pairwise(mine)) or (mine and mine[-1][1] > len(text)):
+            if index == 0:
+                raise ValueError("the edits of a fix overlap")
+            continue
+        if all(end <= a or start >= b for start, end, _ in mine for a, b, _ in taken):
+            taken += mine
+            imports += [line for line in fix.imports if line not in imports]
+    for start, end, new in sorted(taken, reverse=True):
+        text = text[:start] + new + text[end:]
+    return with_imports(text, [line for line in imports if line not in text])
+
+
+def offsets(edit: Edit, starts: list[int]) -> tuple[int, int, str]:
+    """An edit as offsets into the text. ValueError outside it."""
+    span = edit.span
+    if not 1 <= span.line <= span.end_line <= len(starts):
+        raise ValueError(f"an edit outside the text: line {span.line}")
+    start = starts[span.line - 1] + span.column - 1
+    return start, starts[span.end_line - 1] + span.end_column - 1, edit.text
+
+
+def with_imports(text: str, statements: list[str]) -> str:
+    """The text with import statements put after its docstring and `__future__` imports."""
+    if not statements:
+        return text
+    place = 0
+    for index, node in enumerate(ast.parse(text).body):
+        docstring = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not docstring and not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+            break
+        place = node.end_lineno or node.lineno
+    lines = text.splitlines(keepends=True)
+    lines[place:place] = [statement + "\n" for statement in statements]
+    return "".join(lines)
+
+
+# -- findings -----------------------------------------------------------------------------------
+
+
+def from_finding(
+    finding: Finding,
+    claim: Claim,
+    text: str,
+    key: int,
+    *,
+    others: tuple[Finding, ...] = (),
+    path: str = "",
+    roots: tuple[str, ...] = (),
+    device: str = "cpu",
+    seconds: float = SECONDS,
+) -> Case:
+    """The case of one finding in `text`.
+
+    `others` are the findings of the file, for fixes that are complete only together.
+    """
+    flagged = statement_lines(text, finding.span.line)
+    corrected, correction = correct(finding, text, flagged, others)
+    return Case(
+        key,
+        path or finding.path,
+        finding.code,
+        finding.name,
+        claim,
+        text,
+        (flagged,),
+        corrected,
+        () if corrected is None else (mapped(text, corrected, flagged),),
+        correction,
+        finding.message,
+        roots=roots,
+        device=device,
+        seconds=seconds,
+    )
+
+
+#: Rules whose fixes repair a program only together.
+TOGETHER = {"TL301": ("TL301", "TL302"), "TL302": ("TL301", "TL302")}
+
+
+def correct(
+    finding: Finding, text: str, flagged: Lines, others: tuple[Finding, ...]
+) -> tuple[str | None, str]:
+    """The corrected text and what it is: fixed, else with the rule's advice followed; None if neither."""
+    codes = TOGETHER.get(finding.code, ())
+    partners = [other.fix for other in others if other.code in codes and other != finding]
+    fixes = [fix for fix in (finding.fix, *partners) if fix is not None]
+    if finding.fix is not None:
+        try:
+            return apply_fixes(text, fixes), "with the fix"
+        except (ValueError, SyntaxError):
+            pass  # a fix that cannot be applied is the fixer's fault; the experiment goes on without
+    return advised(finding.code, text, flagged.first, flagged.last), "with the advice followed"
+
+
+# -- examples -----------------------------------------------------------------------------------
+
+
+def with_steps(text: str, name: str, count: int) -> str:
+    """The program with the constant `name` set to `count`; unchanged if there is no such line."""
+    return re.sub(rf"(?m)^{re.escape(name)}(\s*(?::\s*int\s*)?=\s*)\d+\b", rf"{name}\g<1>{count}", text)
+
+
+def example_path(rule: Rule, kind: str) -> str:
+    """The file name that an example's program is compiled under."""
+    return f"<{rule.meta.code} {kind}>"
+
+
+def from_example(
+    rule: Rule, example: Example, kind: str, key: int, *, fixed: str = "", seconds: float = SECONDS
+) -> Case:
+    """The case of an example's program: `kind` is bad, good or fixed (then `fixed` is its text).
+
+    Good and fixed programs are compared with themselves: whatever is confirmed there is our error.
+    """
+    if rule.claim is None:
+        raise ValueError(f"{rule.meta.code} makes no claim")
+    bad, good = example.source, example.corrected
+    text = {"bad": bad, "good": good, "fixed": fixed}[kind]
+    marked = tuple(dict.fromkeys(statement_lines(bad, line) for line in example.flagged))
+    flagged = marked if kind == "bad" else tuple(dict.fromkeys(mapped(bad, text, lines) for lines in marked))
+    return Case(
+        key,
+        example_path(rule, kind),
+        rule.meta.code,
+        rule.meta.name,
+        rule.claim,
+        text,
+        flagged,
+        good,
+        tuple(dict.fromkeys(mapped(bad, good, lines) for lines in marked)),
+        "in the corrected program",
+        whole=True,
+        steps=example.steps,
+        seconds=seconds,
+    )
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The outcomes of one example's programs; `fixed` is None where the rule's fix was not given."""
+
+    bad: Outcome
+    good: Outcome
+    fixed: Outcome | None = None
+
+
+def check_example(
+    rule: Rule, example: Example, *, fixed: str | None = None, seconds: float = 30.0
+) -> Checked:
+    """Tests the rule's claim on an example: the bad program, the good one, and the fixed bad one.
+
+    Starts a server process of its own; use `check_examples` for many.
+    """
+    return next(check_examples([(rule, example, fixed)], seconds=seconds))[2]
+
+
+def check_examples(
+    rows: list[tuple[Rule, Example, str | None]], *, jobs: int = 2, seconds: float = 30.0
+) -> Iterator[tuple[Rule, Example, Checked]]:
+    """`check_example` for many examples in one pool, in the order given."""
+    from runtime_check.pool import Pool
+
+    cases: list[Case] = []
+    for rule, example, fixed in rows:
+        for kind in ("bad", "good") if fixed is None else ("bad", "good", "fixed"):
+            cases.append(from_example(rule, example, kind, len(cases), fixed=fixed or "", seconds=seconds))
+    with Pool(jobs) as pool:
+        outcomes = {case.key: outcome for case, outcome in pool.run(cases)}
+    keys = iter(range(len(cases)))
+    for rule, example, fixed in rows:
+        bad, good = outcomes[next(keys)], outcomes[next(keys)]
+        yield rule, example, Checked(bad, good, None if fixed is None else outcomes[next(keys)])

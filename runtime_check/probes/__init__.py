@@ -1,0 +1,34 @@
+"""One probe per claim. A probe takes a bench and returns an outcome."""
+
+from __future__ import annotations
+
+import importlib
+
+from runtime_check.evidence import Outcome, cannot_tell
+from runtime_check.plan import Case
+from runtime_check.probes.bench import Bench
+from runtime_check.sandbox import Guard
+
+#: The module that tests a claim, by the claim's name; its function is called `probe`.
+MODULES = {
+    "GraphGrows": "graph_grows",
+    "WrongGradient": "wrong_gradient",
+    "Raises": "raises",
+    "HooksSkipped": "hooks_skipped",
+    "NotRegistered": "not_registered",
+}
+
+
+def examine(case: Case, guard: Guard) -> Outcome:
+    """Tests the claim of a case in this process. What goes wrong in the check itself is raised."""
+    module = MODULES.get(case.claim.name)
+    if module is None:
+        return cannot_tell(f"there is no check for the claim {case.claim.name}")
+    outcome: Outcome = importlib.import_module(f"{__name__}.{module}").probe(Bench(case, guard))
+    return outcome
+
+
+def load_all() -> None:
+    """Imports every probe, so that children need not."""
+    for module in MODULES.values():
+        importlib.import_module(f"{__name__}.{module}")

@@ -1,0 +1,264 @@
+"""Runs a flagged program and its corrected form, watched, from the same state, and keeps the time.
+
+A probe asks the bench for ways of running a program and measures each; the bench never judges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from runtime_check import trace
+from runtime_check.evidence import Outcome, Verdict, cannot_tell, not_reached
+from runtime_check.plan import MANY, Case, Lines, with_steps
+from runtime_check.sandbox import Guard, Stopped, shorten
+
+WHOLE = "the program as a whole"
+SHARE = 0.85  # of the case's time: the rest is for starting, judging and reporting
+LONGEST_RUN = 0.5  # of the remaining time that one run may take
+RUNS = 40  # executions of a watched statement after which a run has shown enough
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of running a program: whole, or its function or class with arguments that fit."""
+
+    label: str
+    run: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A text to run and the statements in it that are watched."""
+
+    text: str
+    path: str
+    spots: tuple[Lines, ...]
+    whole: bool = False
+    roots: tuple[str, ...] = ()
+
+    def execute(self) -> dict[str, Any]:
+        """Runs the text as `__main__`; returns its globals."""
+        module = types.ModuleType("__main__")
+        module.__file__ = self.path
+        lines = self.text.splitlines(keepends=True)
+        linecache.cache[self.path] = (len(self.text), None, lines, self.path)
+        sys.modules["__main__"] = module
+        exec(compile(self.text, self.path, "exec", dont_inherit=True), module.__dict__)
+        return module.__dict__
+
+    @cached_property
+    def space(self) -> Any:
+        """The demand-driven namespace of the text, made once."""
+        from runtime_check.extract import Namespace
+
+        return Namespace(self.text, self.path, self.roots)
+
+    def resized(self, steps: str, count: int) -> Program:
+        """The program with another number of iterations."""
+        if not (self.whole and steps):
+            return self
+        return Program(with_steps(self.text, steps, count), self.path, self.spots, self.whole, self.roots)
+
+
+@dataclass
+class Run:
+    """What one run did."""
+
+    label: str
+    value: object = None
+    error: BaseException | None = None
+    hits: int = 0
+    raised: list[BaseException] = field(default_factory=list)  # passed through a watched statement
+    warnings: list[Any] = field(default_factory=list)
+    output: str = ""
+    stopped: str = ""  # what the sandbox refused
+    seconds: float = 0.0
+
+    @property
+    def reached(self) -> bool:
+        """Whether a watched statement was executed, be it with an error."""
+        return self.hits > 0 or bool(self.raised)
+
+    @property
+    def trouble(self) -> str:
+        """Why the run ended early, or an empty string."""
+        if self.stopped:
+            return f"it was stopped when it tried to {self.stopped}"
+        match self.error:
+            case None | trace.Enough():
+                return ""
+            case trace.OutOfTime():
+                return "it took too long"
+            case SystemExit():
+                return "it called exit"
+            case MemoryError():
+                return "it needs more memory than the limit"
+        text = str(self.error).strip().splitlines() or [""]
+        return f"{type(self.error).__name__}: {shorten(text[0], 120)}".removesuffix(": ")
+
+
+class Bench:
+    """One case being examined."""
+
+    def __init__(self, case: Case, guard: Guard) -> None:
+        self.case, self.guard = case, guard
+        self.started = time.monotonic()
+        self.end = self.started + SHARE * case.seconds
+        self.flagged = self.program(case.text, case.path, case.flagged)
+        self.corrected = (
+            None if case.corrected is None else self.program(case.corrected, case.path, case.mended)
+        )
+        self.tried: list[str] = []
+
+    def program(self, text: str, path: str, spots: tuple[Lines, ...]) -> Program:
+        """A program of this case; an example's is given enough iterations to show growth."""
+        return Program(text, path, spots, self.case.whole, self.case.roots).resized(self.case.steps, MANY)
+
+    @property
+    def against(self) -> str:
+        """What numbers of the corrected program are called."""
+        return self.case.correction or "with the correction"
+
+    @property
+    def left(self) -> float:
+        """Seconds left for further runs."""
+        return self.end - time.monotonic()
+
+    # -- ways ------------------------------------------------------------------------------------
+
+    def ways(self, program: Program, line: int | None = None) -> Iterator[Way]:
+        """Ways of running a program so that `line` (the first watched one) is likely executed, best first."""
+        if program.whole:
+            yield Way(WHOLE, program.execute)
+        wanted = [line] if line is not None else [spot.first for spot in program.spots]
+        for place in dict.fromkeys(wanted):
+            yield from self.drives(program, place)
+
+    def drives(self, program: Program, line: int) -> Iterator[Way]:
+        """The target around a line, called with arguments that fit. Failures are remembered as reasons."""
+        from runtime_check.drive import drives
+        from runtime_check.extract import target_at
+
+        try:
+            target = target_at(program.text, line)
+            budget = max(0.5, self.left / 3)
+            found = drives(
+                program.space, target, seed=self.case.seed, budget_s=budget, device=self.case.device
+            )
+            for drive in found:
+                if self.left <= 0:
+                    return
+                yield Way(drive.label, drive.run)
+        except Exception as error:
+            self.note(f"line {line} could not be driven ({type(error).__name__}: {shorten(error)})")
+
+    def same(self, program: Program, label: str, line: int | None = None) -> Way | None:
+        """The way of running a program that has this label."""
+        return next((way for way in self.ways(program, line) if way.label == label), None)
+
+    def note(self, reason: str) -> None:
+        """Remembers why an attempt led nowhere."""
+        if reason and reason not in self.tried:
+            self.tried.append(reason)
+
+    # -- runs ------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        program: Program,
+        way: Way,
+        *watches: AbstractContextManager[object],
+        limit: int = RUNS,
+        before: trace.Watcher | None = None,
+        after: trace.Watcher | None = None,
+        fresh: bool = True,
+        inspect: Callable[[object], None] | None = None,
+    ) -> Run:
+        """Runs a program one way, from a seeded state. What user code raises ends up in the run.
+
+        `inspect` gets the value that the way returned, while the watches are still in place. A watcher
+        that fails raises: that is a failure of the check.
+        """
+        run = Run(way.label)
+        spots = [(spot.first, spot.last) for spot in program.spots]
+        lines = trace.LineTrace(program.path, program.text, spots, limit=limit, before=before, after=after)
+        started, refused = time.monotonic(), len(self.guard.stopped)
+        with ExitStack() as stack:
+            if fresh:
+                stack.enter_context(trace.pristine(self.case.seed))
+            seen = stack.enter_context(trace.caught())
+            for watch in watches:
+                stack.enter_context(watch)
+            try:
+                with trace.time_limit(max(0.2, LONGEST_RUN * self.left)), lines:
+                    run.value = way.run()
+                    if inspect is not None:
+                        inspect(run.value)
+            except (Exception, trace.Enough, trace.OutOfTime, SystemExit, KeyboardInterrupt) as error:
+                run.error = error
+            run.output, run.warnings = seen.output.getvalue(), list(seen.warnings)
+        if lines.fault is not None:
+            raise lines.fault
+        run.hits, run.raised, run.seconds = sum(lines.hits), lines.raised, time.monotonic() - started
+        if len(self.guard.stopped) > refused and not isinstance(run.error, trace.Enough):
+            run.stopped = self.guard.stopped[-1]
+        return run
+
+    # -- outcomes --------------------------------------------------------------------------------
+
+    def unreached(self) -> Outcome:
+        """The outcome when no way executed the flagged code."""
+        tried = "; ".join(self.tried[:3])
+        return not_reached(f"the flagged code was never executed{': ' + tried if tried else ''}")
+
+
+Judge = Callable[[Way], "Outcome | None"]
+
+
+def first_decisive(bench: Bench, ways: Iterator[Way], judge: Judge, *, most: int = 3) -> Outcome:
+    """Judges ways until one confirms; else the first refutation, else the first doubt, else not reached.
+
+    A judge returns None for a way that did not reach the flagged code, after noting the reason.
+    """
+    best: Outcome | None = None
+    judged = 0
+    with contextlib.closing(ways) if isinstance(ways, types.GeneratorType) else contextlib.nullcontext():
+        for way in ways:
+            if bench.left <= 0:
+                bench.note("the time was over")
+                break
+            outcome = judge(way)
+            if outcome is None:
+                continue
+            if outcome.verdict is Verdict.CONFIRMED or way.label == WHOLE:
+                return outcome
+            if best is None or (best.verdict, outcome.verdict) == (Verdict.CANNOT_TELL, Verdict.REFUTED):
+                best = outcome
+            judged += 1
+            if judged >= most:
+                break
+    return best or bench.unreached()
+
+
+def is_stop(error: BaseException | None) -> bool:
+    """Whether an error, or what it came from, is the sandbox's refusal."""
+    while error is not None:
+        if isinstance(error, Stopped):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def doubtful(run: Run, why: str) -> Outcome:
+    """A cannot-tell outcome for a run that reached the code, with what ended the run."""
+    trouble = f" ({run.trouble})" if run.trouble else ""
+    return cannot_tell(why + trouble, how=run.label)

@@ -1,0 +1,252 @@
+"""GraphGrows: what outlives an iteration keeps more and more of the autograd graph alive.
+
+Each time the flagged statement has run, the autograd nodes are counted that can be reached from what it
+stores into. Growth from one execution to the next is the symptom. A graph that a later backward runs
+through was kept on purpose.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+import torch
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.plan import FEW, Lines
+from runtime_check.probes import graphs
+from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
+
+LEAST = 4  # executions needed before growth can be told from a start
+EVALUATION = "TL210"  # an evaluation's graph is a fault although it does not outlive the step
+
+
+@dataclass
+class Growth:
+    """What was counted after each execution of the flagged statement."""
+
+    run: Run
+    nodes: list[int] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
+    local: bool = False  # counted were names of one call, which its caller cannot see
+    kept: set[int] = field(default_factory=set)  # nodes in reach after the last execution
+    used: set[int] = field(default_factory=set)  # nodes that backwards ran through afterwards
+    backwards: int = 0
+
+    @property
+    def last(self) -> int:
+        """How many executions were counted."""
+        return len(self.nodes)
+
+    def at(self, execution: int) -> int:
+        """Nodes after an execution, counted from 1."""
+        return self.nodes[min(execution, self.last) - 1]
+
+    @property
+    def grows(self) -> bool:
+        """Whether nodes were added in most executions after the first."""
+        return rising(self.nodes)
+
+    @property
+    def gain(self) -> float:
+        """Nodes added per execution."""
+        return (self.at(self.last) - self.at(FEW)) / max(1, self.last - FEW)
+
+    @property
+    def consumed(self) -> bool:
+        """Whether backwards after the last execution ran through most of what was kept by then."""
+        return bool(self.kept) and len(self.used & self.kept) > len(self.kept) / 2
+
+
+def rising(counts: list[int]) -> bool:
+    """Whether a series grows by at least one in four of five steps, the start left out."""
+    steps = [b - a for a, b in pairwise(counts[1:])]
+    return len(steps) >= LEAST - 2 and sum(step >= 1 for step in steps) >= 0.8 * len(steps)
+
+
+def stores(text: str, spot: Lines) -> list[ast.expr]:
+    """What a statement stores into: `total` in `total += x`, `self.log` in `self.log.append(x)`."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt) and node.lineno == spot.first:
+            match node:
+                case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+                    return [base(target)]
+                case ast.Assign(targets=targets):
+                    return [base(target) for target in targets]
+                case ast.Expr(value=ast.Call(func=ast.Attribute(value=receiver))):
+                    return [base(receiver)]
+    return []
+
+
+def base(target: ast.expr) -> ast.expr:
+    """The container of a subscript, however deep."""
+    while isinstance(target, (ast.Subscript, ast.Starred)):
+        target = target.value
+    return target
+
+
+def value_of(node: ast.expr, frame: FrameType) -> tuple[object, bool]:
+    """The value of a name or attribute in a frame, and whether only that call can see it.
+
+    LookupError if it has none.
+    """
+    match node:
+        case ast.Name(id=name):
+            code = frame.f_code
+            given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            seen = code.co_name == "<module>" or name in given or name in code.co_freevars
+            if name in frame.f_locals:
+                return frame.f_locals[name], not seen
+            return frame.f_globals[name], False
+        case ast.Attribute(value=inner, attr=name):
+            owner, local = value_of(inner, frame)
+            try:
+                return getattr(owner, name), local
+            except AttributeError:
+                raise LookupError(name) from None
+    raise LookupError(type(node).__name__)
+
+
+def in_reach(frame: FrameType, targets: list[ast.expr]) -> tuple[list[object], bool]:
+    """What a statement stores into; where that is not plain, everything in sight of its frame."""
+    try:
+        found = [value_of(target, frame) for target in targets]
+    except LookupError:
+        found = []
+    if found:
+        return [value for value, _ in found], all(local for _, local in found)
+    return [*frame.f_locals.values(), *graphs.own(frame.f_globals)], frame.f_code.co_name != "<module>"
+
+
+def measure(bench: Bench, program: Program, way: Way) -> Growth:
+    """Runs a program and counts after each execution of the flagged statement."""
+    growth = Growth(Run(way.label))
+    targets = [stores(program.text, spot) for spot in program.spots]
+
+    def count(frame: FrameType, index: int) -> None:
+        values, growth.local = in_reach(frame, targets[index])
+        tensors = list(graphs.held(values, classes=True))
+        growth.kept = graphs.numbers(tensors)
+        growth.used = set()
+        growth.nodes.append(len(growth.kept))
+        growth.bytes.append(graphs.saved_bytes(tensors))
+
+    def used(roots: list[torch.Tensor]) -> None:
+        growth.backwards += 1
+        growth.used |= graphs.numbers(roots)
+
+    with backwards_seen(used):
+        growth.run = bench.run(program, way, after=count)
+    return growth
+
+
+@contextmanager
+def backwards_seen(note: Callable[[list[torch.Tensor]], None]) -> Iterator[None]:
+    """Tells of every backward, before it runs, with the tensors it starts from."""
+    plain = torch.autograd.backward
+
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        note([root for root in roots if isinstance(root, torch.Tensor)])
+        return plain(tensors, *args, **kwargs)
+
+    torch.autograd.backward = backward
+    try:
+        yield
+    finally:
+        torch.autograd.backward = plain
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when the flagged program's count grows and the corrected one's does not."""
+    judge = judge_evaluation if bench.case.code == EVALUATION else judge_growth
+    return first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
+
+
+def counterpart(bench: Bench, way: Way) -> Growth | None:
+    """The same measurement of the corrected program; None if there is none or it did not get there."""
+    if bench.corrected is None:
+        return None
+    other = bench.same(bench.corrected, way.label)
+    growth = None if other is None else measure(bench, bench.corrected, other)
+    return growth if growth is not None and growth.last else None
+
+
+def judge_growth(bench: Bench, way: Way) -> Outcome | None:
+    """The outcome of one way of running the program."""
+    bad = measure(bench, bench.flagged, way)
+    if not bad.run.reached:
+        bench.note(bad.run.trouble)
+        return None
+    if bad.last < LEAST:
+        return doubtful(bad.run, f"the flagged line ran {times(bad.last)}, too few to see growth")
+    good = counterpart(bench, way)
+    rows = evidence(bench, bad, good)
+    if not bad.grows:
+        sizes = f"{bad.at(FEW)} nodes after {FEW} executions and {bad.at(bad.last)} after {bad.last}"
+        return Outcome(Verdict.REFUTED, f"the graph kept alive has {sizes}", rows, way.label)
+    if bad.consumed:
+        why = "the graph grows from step to step, and a later backward runs through it: it is kept for that"
+        return Outcome(Verdict.REFUTED, why, rows, way.label)
+    if bad.local and not bad.backwards:
+        why = "the graph grows in a local name, and nothing here shows what becomes of it"
+        return cannot_tell(why, rows, way.label)
+    if good is not None and good.grows and good.gain >= bad.gain / 2:
+        return cannot_tell("the graph grows in the corrected program as well", rows, way.label)
+    why = f"the graph kept alive grows with every execution, from {bad.at(FEW)} to {bad.at(bad.last)} nodes"
+    return Outcome(Verdict.CONFIRMED, why, rows, way.label)
+
+
+def times(count: int) -> str:
+    """A number of executions in words."""
+    return {0: "never to its end", 1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def evidence(bench: Bench, bad: Growth, good: Growth | None) -> tuple[Evidence, ...]:
+    """Both sizes of the flagged program, and the same of the corrected one."""
+    few, many = min(FEW, bad.last), bad.last
+    after, before = f"after {many} executions", f"after {few}"
+    rows = [
+        Evidence(f"autograd nodes kept {after}", str(bad.at(many)), before, str(bad.at(few))),
+        Evidence(f"bytes kept for backward {after}", str(bad.bytes[-1]), before, str(bad.bytes[few - 1])),
+    ]
+    if good is not None:
+        both = f"nodes kept after {few} and {many} executions"
+        numbers = f"{good.at(few)} and {good.at(many)}"
+        rows.append(Evidence(both, f"{bad.at(few)} and {bad.at(many)}", bench.against, numbers))
+    return tuple(rows)
+
+
+def judge_evaluation(bench: Bench, way: Way) -> Outcome | None:
+    """An evaluation that records a graph: present at the flagged line, absent in the corrected program."""
+    bad = measure(bench, bench.flagged, way)
+    if not bad.run.reached:
+        bench.note(bad.run.trouble)
+        return None
+    if not bad.last:
+        return doubtful(bad.run, "the flagged line did not run to its end")
+    good = counterpart(bench, way)
+    most = max(bad.nodes)
+    if bad.backwards:
+        return cannot_tell("a backward runs here, so the graph is used", how=way.label)
+    if not most:
+        row = Evidence("autograd nodes in reach", "0", "predicted", "more than 0")
+        return Outcome(Verdict.REFUTED, "no graph is recorded at the flagged line", (row,), way.label)
+    if good is None:
+        return cannot_tell(
+            f"{most} autograd nodes are recorded, and there is no corrected program to compare with",
+            how=way.label,
+        )
+    rows = (
+        Evidence("autograd nodes recorded", str(most), bench.against, str(max(good.nodes))),
+        Evidence("bytes kept for backward", str(max(bad.bytes)), bench.against, str(max(good.bytes))),
+    )
+    if max(good.nodes) < most:
+        why = f"{most} autograd nodes are recorded that no backward uses, {max(good.nodes)} {bench.against}"
+        return Outcome(Verdict.CONFIRMED, why, rows, way.label)
+    return cannot_tell("the corrected program records a graph as well", rows, way.label)

@@ -1,0 +1,159 @@
+"""HooksSkipped: a module's forward runs, and the forward hooks registered on it do not.
+
+Watched are calls of a `forward` from the flagged statement itself, and calls of a `__call__` that the
+flagged statement defines. A call counts as skipped when no forward hook ran on that module before it
+returned and torch's own `Module.__call__` was not its caller.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
+
+#: torch's code between a call of a module and its forward.
+MACHINERY: frozenset[CodeType] = frozenset(
+    function.__code__
+    for name in ("_call_impl", "_wrapped_call_impl", "_slow_forward", "__call__")
+    if hasattr(function := torch.nn.Module.__dict__.get(name), "__code__")
+)
+
+
+@dataclass
+class Calls:
+    """What was counted in one run."""
+
+    run: Run
+    skipped: int = 0
+    normal: int = 0
+    kinds: set[str] = field(default_factory=set)  # classes whose hooks were skipped
+    hooks: Counter[str] = field(default_factory=Counter)  # hooks that ran, by class
+
+
+class Watch:
+    """Follows the calls of one run."""
+
+    def __init__(self, program: Program, calls: Calls) -> None:
+        self.path, self.calls = program.path, calls
+        self.stretches = [(spot.first, spot.last) for spot in program.spots]
+        self.open: dict[FrameType, tuple[torch.nn.Module, int]] = {}  # module, hooks that had run on it
+        self.fired: Counter[int] = Counter()
+
+    def hook(self, module: torch.nn.Module, args: object, output: object) -> None:
+        """The forward hook, registered on every module."""
+        self.fired[id(module)] += 1
+        self.calls.hooks[type(module).__name__] += 1
+
+    def profile(self, frame: FrameType, event: str, arg: object) -> None:
+        """The profiler: entries to and returns from the calls of interest."""
+        if event == "return" and frame in self.open:
+            module, before = self.open.pop(frame)
+            hooked = self.fired[id(module)] > before
+            self.count(module, hooked)
+        elif (
+            event == "call"
+            and frame.f_code.co_name in ("forward", "__call__")
+            and frame.f_code not in MACHINERY
+        ):
+            module = self.receiver(frame)
+            if module is None or not self.interesting(frame, module):
+                return
+            if frame.f_back is not None and frame.f_back.f_code in MACHINERY:
+                self.calls.normal += 1
+            else:
+                self.open[frame] = module, self.fired[id(module)]
+
+    def count(self, module: torch.nn.Module, hooked: bool) -> None:
+        """One finished call."""
+        if hooked:
+            self.calls.normal += 1
+        else:
+            self.calls.skipped += 1
+            self.calls.kinds.add(type(module).__name__)
+
+    def receiver(self, frame: FrameType) -> torch.nn.Module | None:
+        """The module that a method is called on."""
+        code = frame.f_code
+        value = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        return value if isinstance(value, torch.nn.Module) else None
+
+    def interesting(self, frame: FrameType, module: torch.nn.Module) -> bool:
+        """Whether a call is made by, or defined at, a flagged statement. `super().forward` is neither."""
+        code, caller = frame.f_code, frame.f_back
+        if code.co_filename == self.path and any(a <= code.co_firstlineno <= b for a, b in self.stretches):
+            return True
+        while caller is not None and caller.f_code in MACHINERY:
+            caller = caller.f_back
+        if caller is None or caller.f_code.co_filename != self.path:
+            return False
+        parent = caller.f_code.co_name == code.co_name and self.receiver(caller) is module
+        return not parent and any(a <= caller.f_lineno <= b for a, b in self.stretches)
+
+
+@contextmanager
+def watched(program: Program, calls: Calls) -> Iterator[None]:
+    """Counts while it lasts."""
+    watch = Watch(program, calls)
+    handle = register_module_forward_hook(watch.hook)
+    old = sys.getprofile()
+    sys.setprofile(watch.profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(old)
+        handle.remove()
+
+
+def measure(bench: Bench, program: Program, way: Way) -> Calls:
+    """Counts the calls of one run."""
+    calls = Calls(Run(way.label))
+    with watched(program, calls):
+        calls.run = bench.run(program, way)
+    return calls
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when hooks are skipped in the flagged program and run in the corrected one."""
+    return first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
+
+
+def judge(bench: Bench, way: Way) -> Outcome | None:
+    """The outcome of one way of running the program."""
+    bad = measure(bench, bench.flagged, way)
+    total = bad.skipped + bad.normal
+    if not total:
+        bench.note(bad.run.trouble or f"no module was called at the flagged line ({way.label})")
+        return None
+    label = f"forward hooks that ran on {', '.join(sorted(bad.kinds)) or 'the module'}"
+    if not bad.skipped:
+        row = Evidence(label, str(bad.normal), "calls", str(total))
+        return Outcome(Verdict.REFUTED, "forward hooks run on every call", (row,), way.label)
+    rows = [Evidence(label, "0", "calls that skip them", str(bad.skipped))]
+    other = None if bench.corrected is None else bench.same(bench.corrected, way.label)
+    if bench.corrected is None or other is None:
+        if bad.normal:
+            return Outcome(
+                Verdict.CONFIRMED,
+                f"{bad.skipped} of {total} calls skip the forward hooks",
+                tuple(rows),
+                way.label,
+            )
+        return cannot_tell(
+            "the hooks do not run, and there is no corrected program to compare with", rows, way.label
+        )
+    good = measure(bench, bench.corrected, other)
+    ran = sum(good.hooks[kind] for kind in bad.kinds)
+    rows.append(Evidence(label, str(sum(bad.hooks[kind] for kind in bad.kinds)), bench.against, str(ran)))
+    if good.skipped or not ran:
+        return doubtful(good.run, "the corrected program runs no forward hook either")
+    why = f"a forward hook on {', '.join(sorted(bad.kinds))} does not run in {bad.skipped} of {total} calls"
+    return Outcome(Verdict.CONFIRMED, why, tuple(rows), way.label)

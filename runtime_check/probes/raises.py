@@ -1,0 +1,151 @@
+"""Raises: running the flagged code raises the exception that the rule names.
+
+An exception under guessed inputs proves nothing by itself: it must be of the named type, fit the
+claim's pattern, and come through the flagged code or be about nothing else; and the corrected
+program, run in the same way, must get past that point.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.plan import Lines
+from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
+from runtime_check.sandbox import shorten
+from runtime_check.trace import frames_of
+from torchlint.claims import Raises
+
+#: Rules that flag a definition whose error comes where an instance of the class is called.
+INSTANCE_CALLS = {"TL301", "TL302"}
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when the flagged program raises as claimed and the corrected one does not."""
+    claim = bench.case.claim
+    if not isinstance(claim, Raises):
+        return cannot_tell(f"the claim {claim.name} names no exception")
+    return first_decisive(bench, ways(bench), lambda way: judge(bench, claim, way), most=6)
+
+
+def ways(bench: Bench) -> Iterator[Way]:
+    """The usual ways; for definitions used through instances, where the instances are called too."""
+    seen: set[str] = set()
+    lines: list[int | None] = [None]
+    if bench.case.code in INSTANCE_CALLS:
+        lines = [*instance_calls(bench.flagged.text, bench.flagged.spots), None]
+    for line in lines:
+        for way in bench.ways(bench.flagged, line):
+            if way.label not in seen:
+                seen.add(way.label)
+                yield way
+
+
+def instance_calls(text: str, spots: tuple[Lines, ...]) -> list[int]:
+    """Lines where a class defined around a spot is called and its instance called in turn: `Fn()(x)`."""
+    tree = ast.parse(text)
+    names = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(node.lineno <= spot.first <= (node.end_lineno or 0) for spot in spots)
+    }
+    made = {
+        ast.unparse(node.targets[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and creates(node.value, names)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (creates(node.func, names) or ast.unparse(node.func) in made):
+            found.append(node.lineno)
+    return found
+
+
+def creates(node: ast.expr, names: set[str]) -> bool:
+    """Whether an expression is a call of one of the classes."""
+    match node:
+        case ast.Call(func=ast.Name(id=name)):
+            return name in names
+    return False
+
+
+def fits(claim: Raises, error: BaseException | None) -> bool:
+    """Whether an exception is the one that is claimed."""
+    if error is None:
+        return False
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return claim.exception.rsplit(".", 1)[-1] in kinds and re.search(claim.match, str(error)) is not None
+
+
+def through(program: Program, error: BaseException) -> bool:
+    """Whether an exception came through the flagged statements, or the bodies that they head."""
+    stretches = [body_of(program.text, spot) for spot in program.spots]
+    return any(
+        path == program.path and any(s.first <= line <= s.last for s in stretches)
+        for path, line, _ in frames_of(error)
+    )
+
+
+def body_of(text: str, spot: Lines) -> Lines:
+    """A spot, or the whole definition that it heads."""
+    for node in ast.walk(ast.parse(text)):
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            and node.lineno == spot.first
+        ):
+            return Lines(spot.first, node.end_lineno or spot.last)
+    return spot
+
+
+def predicted(claim: Raises, program: Program, run: Run) -> BaseException | None:
+    """The claimed exception in a run, whether it ended the run or was caught by the code.
+
+    Without a pattern to recognise it by, it must come through the flagged code.
+    """
+    for error in (*run.raised, run.error):
+        if error is not None and fits(claim, error) and (claim.match or through(program, error)):
+            return error
+    return None
+
+
+def judge(bench: Bench, claim: Raises, way: Way) -> Outcome | None:
+    """The outcome of one way of running the program."""
+    run = bench.run(bench.flagged, way, limit=0)
+    error = predicted(claim, bench.flagged, run)
+    if error is None:
+        return without(claim, bench, run)
+    text = f"{type(error).__name__}: {shorten(error, 160)}"
+    place = next(
+        (f"line {line}" for path, line, _ in reversed(frames_of(error)) if path == bench.flagged.path),
+        "the call",
+    )
+    control = None if bench.corrected is None else bench.same(bench.corrected, way.label)
+    if bench.corrected is None or control is None:
+        if claim.match and through(bench.flagged, error):
+            row = Evidence(
+                "raised by the flagged code", text, "claimed", f"{claim.exception} /{claim.match}/"
+            )
+            return Outcome(Verdict.CONFIRMED, f"{place} raises {text}", (row,), way.label)
+        return cannot_tell(
+            f"{place} raises {text}, and there is no corrected program to compare with", how=way.label
+        )
+    good = bench.run(bench.corrected, control, limit=0)
+    same = predicted(claim, bench.corrected, good)
+    rows = (Evidence("flagged program", text, bench.against, good.trouble or "runs to its end"),)
+    if same is not None:
+        return cannot_tell(f"the corrected program raises {type(same).__name__} as well", rows, way.label)
+    return Outcome(Verdict.CONFIRMED, f"{place} raises {text}", rows, way.label)
+
+
+def without(claim: Raises, bench: Bench, run: Run) -> Outcome | None:
+    """The outcome of a run in which the claimed exception did not occur."""
+    if not run.reached:
+        bench.note(run.trouble)
+        return None
+    if run.trouble:
+        return doubtful(run, f"{claim.exception} was not raised before the run ended")
+    row = Evidence("exceptions", "none", "claimed", f"{claim.exception} /{claim.match}/")
+    return Outcome(Verdict.REFUTED, "the flagged code runs without the claimed exception", (row,), run.label)

@@ -1,0 +1,97 @@
+"""WrongGradient: the gradient is not that of the values which the forward computed, or not the corrected one.
+
+A tensor that is overwritten behind autograd's back is found by running twice: once as written, and
+once with a copy of every tensor that autograd saves. Equal gradients mean that nothing was lost.
+"""
+
+from __future__ import annotations
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.probes.bench import Bench, Way, doubtful, first_decisive
+from runtime_check.probes.gradients import Difference, Record, difference, measure
+
+#: Rules about tensors that autograd has saved and that change afterwards.
+SAVED = {"TL101", "TL305", "TL307"}
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when the gradient differs from the right one, which is taken twice."""
+    judge = judge_saved if bench.case.code in SAVED else judge_corrected
+    return first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
+
+
+def flagged(bench: Bench, way: Way) -> Record | Outcome | None:
+    """The record of the flagged program; None if not reached, an outcome if it says nothing."""
+    bad = measure(bench, bench.flagged, way)
+    if not bad.run.reached:
+        bench.note(bad.run.trouble)
+        return None
+    if not bad.backwards:
+        return doubtful(bad.run, "no backward could be run through the flagged code")
+    again = measure(bench, bench.flagged, way)
+    if difference(bad, again) is not None:
+        return cannot_tell(
+            "two runs of the flagged code from one seed give different gradients", how=way.label
+        )
+    return bad
+
+
+def judge_saved(bench: Bench, way: Way) -> Outcome | None:
+    """Compares with the gradient of the values that the forward saved."""
+    bad = flagged(bench, way)
+    if not isinstance(bad, Record):
+        return bad
+    true = measure(bench, bench.flagged, way, keep_saved=True)
+    gap = difference(bad, true)
+    if gap is None:
+        why = "the gradient is the same when autograd keeps copies: no value that it needs is overwritten"
+        return Outcome(Verdict.REFUTED, why, (agreement(bad, "with copies of all saved tensors"),), way.label)
+    rows = [*numbers(gap, "of the values that the forward computed")]
+    other = None if bench.corrected is None else bench.same(bench.corrected, way.label)
+    if bench.corrected is not None and other is not None:
+        good = measure(bench, bench.corrected, other)
+        said = "raises: a saved tensor was modified" if good.overwritten else good.run.trouble or "runs"
+        rows.append(Evidence("autograd's own check", "says nothing", bench.against, said))
+    why = (
+        f"a value that backward needs is overwritten: the gradient of {gap.leaf} is off by {gap.relative:.0%}"
+    )
+    return Outcome(Verdict.CONFIRMED, why, tuple(rows), way.label)
+
+
+def judge_corrected(bench: Bench, way: Way) -> Outcome | None:
+    """Compares with the gradient of the corrected program."""
+    bad = flagged(bench, way)
+    if not isinstance(bad, Record):
+        return bad
+    if bench.corrected is None:
+        return cannot_tell("there is no corrected program to compare the gradient with", how=way.label)
+    other = bench.same(bench.corrected, way.label)
+    good = None if other is None else measure(bench, bench.corrected, other)
+    if good is None or not good.backwards:
+        return cannot_tell("the corrected program gave no gradient to compare with", how=way.label)
+    gap = difference(bad, good)
+    if gap is None:
+        return Outcome(
+            Verdict.REFUTED,
+            f"the gradients are the same {bench.against}",
+            (agreement(bad, bench.against),),
+            way.label,
+        )
+    why = f"the gradient of {gap.leaf} differs by {gap.relative:.0%} from the one {bench.against}"
+    return Outcome(Verdict.CONFIRMED, why, numbers(gap, bench.against), way.label)
+
+
+def numbers(gap: Difference, against: str) -> tuple[Evidence, ...]:
+    """Both norms and their distance."""
+    return (
+        Evidence(f"norm of the gradient of {gap.leaf}", f"{gap.one:.6g}", against, f"{gap.other:.6g}"),
+        Evidence("relative difference", f"{gap.relative:.3g}", "between two equal runs", "0"),
+    )
+
+
+def agreement(record: Record, against: str) -> Evidence:
+    """One gradient that agrees."""
+    first = record.backwards[0]
+    leaf = next(iter(first), "")
+    size = f"{float(first[leaf].norm()):.6g}" if leaf else "none"
+    return Evidence(f"norm of the gradient of {leaf or 'anything'}", size, against, size)

@@ -1,0 +1,54 @@
+"""The report for people: for each finding the verdict, the reason, the numbers, and how it was run."""
+
+from __future__ import annotations
+
+from runtime_check.evidence import Evidence, Verdict
+from runtime_check.results import Confirmation, Result
+from torchlint.report.common import plural, visible
+
+WORDS = {
+    Verdict.CONFIRMED: "confirmed",
+    Verdict.REFUTED: "refuted",
+    Verdict.NOT_REACHED: "not reached",
+    Verdict.CANNOT_TELL: "cannot tell",
+}
+COLOURS = {Verdict.CONFIRMED: 31, Verdict.REFUTED: 32, Verdict.NOT_REACHED: 33, Verdict.CANNOT_TELL: 33}
+
+
+def render(confirmation: Confirmation, *, colour: bool = False, summary: bool = True) -> str:
+    """The whole report."""
+    blocks = [block(result, colour) for result in confirmation.results]
+    if summary:
+        blocks.append(total(confirmation))
+    return "\n".join(blocks)
+
+
+def block(result: Result, colour: bool) -> str:
+    """One finding."""
+    finding, outcome = result.finding, result.outcome
+    word = WORDS[outcome.verdict]
+    if colour:
+        word = f"\x1b[1;{COLOURS[outcome.verdict]}m{word}\x1b[0m"
+    place = f"{visible(finding.path)}:{finding.span.line}:{finding.span.column}"
+    lines = [f"{place}: {finding.code} {finding.name}: {word}", f"    {visible(outcome.why)}"]
+    lines += [f"      {visible(row_text(row))}" for row in outcome.evidence]
+    if outcome.how:
+        lines.append(f"    run {visible(outcome.how)}, {outcome.seconds:.1f} s")
+    if result.repeat:
+        lines.append(f"    again: {visible(result.repeat)}")
+    return "\n".join(lines) + "\n"
+
+
+def row_text(row: Evidence) -> str:
+    """A number and what it is compared with."""
+    return f"{row.label}: {row.value} ({row.against}: {row.compared})"
+
+
+def total(confirmation: Confirmation) -> str:
+    """The last line."""
+    parts = [f"{confirmation.count(verdict)} {WORDS[verdict]}" for verdict in Verdict]
+    where = ""
+    if confirmation.environment is not None:
+        where = f" (torch {confirmation.environment.torch}, {confirmation.environment.device})"
+    count = plural(len(confirmation.results), "finding")
+    return f"{count}: {', '.join(parts)}{where} in {confirmation.seconds:.1f} s\n"

@@ -1,0 +1,38 @@
+"""What a run of `torchlint confirm` hands to its reports: frozen data."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchlint.findings import Finding
+from torchlint.results import Problem
+
+from runtime_check.evidence import Environment, Outcome, Verdict
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finding and what running the code said about it."""
+
+    finding: Finding
+    outcome: Outcome
+    claim: str = ""  # the claim's name; "" for a rule that makes none
+    repeat: str = ""  # the command that runs this experiment again
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """All results, in the order of the findings."""
+
+    results: tuple[Result, ...] = ()
+    errors: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    environment: Environment | None = None  # None if nothing had to be run
+    seconds: float = 0.0
+
+    def count(self, verdict: Verdict) -> int:
+        """How many results have this verdict."""
+        return sum(result.outcome.verdict is verdict for result in self.results)
+
+    def counts(self) -> dict[str, int]:
+        """Results by verdict."""
+        return {verdict.value: self.count(verdict) for verdict in Verdict}

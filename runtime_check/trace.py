@@ -1,0 +1,255 @@
+"""Watching one statement of a file while it runs, and the state around a run.
+
+The tracer costs little: only the one code object that holds the statement is traced line by line.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+Watcher = Callable[[FrameType, int], None]
+COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+
+
+class Enough(BaseException):
+    """Ends a run that has shown what it could. Not an Exception: user code must not catch it."""
+
+
+class OutOfTime(BaseException):
+    """Ends a run at the time limit for one attempt."""
+
+
+def owner_of(text: str, line: int) -> tuple[str, int, int]:
+    """Name, first and last line of the innermost function or class around a line, or of the module.
+
+    A line of a `def` or `class` statement itself belongs to what is around it.
+    """
+    best = ("<module>", 1, max(1, text.count("\n") + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            body = node.body[0].lineno if isinstance(node.body, list) else node.body.lineno
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+            if isinstance(node, ast.Lambda):
+                continue
+            if (
+                body <= line <= (node.end_lineno or 0)
+                and (line > node.lineno or body == node.lineno)
+                and first >= best[1]
+            ):
+                best = (node.name, first, node.end_lineno or first)
+    return best
+
+
+class LineTrace:
+    """Follows the executions of some statements of one file, given as (first, last) lines.
+
+    `before(frame, index)` and `after(frame, index)` are called around each execution that does not
+    fail. Exceptions that pass through a statement are kept in `raised`. After `limit` executions of
+    one statement the run is ended by `Enough`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        text: str,
+        spots: Sequence[tuple[int, int]],
+        *,
+        limit: int = 0,
+        before: Watcher | None = None,
+        after: Watcher | None = None,
+    ) -> None:
+        self.path, self.limit, self.before, self.after = path, limit, before, after
+        self.spots = tuple(spots)
+        self.owners = tuple(owner_of(text, first) for first, _ in spots)
+        self.hits = [0] * len(self.spots)
+        self.raised: list[BaseException] = []
+        self.known: dict[CodeType, tuple[int, ...]] = {}
+        self.inside: dict[FrameType, int] = {}
+        self.failed: set[FrameType] = set()
+        self.fault: Exception | None = None  # raised by a callback
+        self.previous: Any = None
+
+    def __enter__(self) -> LineTrace:
+        self.previous = sys.gettrace()
+        sys.settrace(self.enter)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.settrace(self.previous)
+        self.inside.clear()
+
+    def enter(self, frame: FrameType, event: str, arg: object) -> Any:
+        """The tracer of calls: picks the frames of code that holds one of the statements."""
+        code = frame.f_code
+        held = self.known.get(code)
+        if held is None:
+            held = self.known[code] = tuple(i for i in range(len(self.spots)) if self.holds(code, i))
+        return self.step if held else None
+
+    def holds(self, code: CodeType, index: int) -> bool:
+        """Whether a code object is the function, class body or module around a statement."""
+        if code.co_filename != self.path or code.co_name in COMPREHENSIONS:
+            return False
+        name, first, last = self.owners[index]
+        if name == "<module>":
+            # A demand-driven loader compiles statements one by one: each is a <module> of its own.
+            low, high = self.spots[index]
+            lines = (line for _, _, line in code.co_lines() if line is not None)
+            return code.co_name == "<module>" and any(low <= line <= high for line in lines)
+        return code.co_name == name and first <= code.co_firstlineno <= last
+
+    def spot_at(self, frame: FrameType) -> int:
+        """The statement that a frame is at, or -1."""
+        for index in self.known.get(frame.f_code, ()):
+            first, last = self.spots[index]
+            if first <= frame.f_lineno <= last:
+                return index
+        return -1
+
+    def step(self, frame: FrameType, event: str, arg: Any) -> Any:
+        """The tracer of lines."""
+        here = self.spot_at(frame) if event in ("line", "exception") else -1
+        old = self.inside.get(frame, -1)
+        if event == "exception":
+            if old == here >= 0 and not issubclass(
+                arg[0], (StopIteration, StopAsyncIteration, GeneratorExit)
+            ):
+                self.failed.add(frame)
+                self.raised.append(arg[1])
+            return self.step
+        first, last = self.spots[here] if here >= 0 else (0, 1)
+        if old >= 0 and (here != old or first == last):  # left, or a loop of this one line
+            del self.inside[frame]
+            self.done(frame, old)
+        if here >= 0 and frame not in self.inside:
+            self.inside[frame] = here
+            self.tell(self.before, frame, here)
+        return self.step
+
+    def done(self, frame: FrameType, index: int) -> None:
+        """A statement has run."""
+        self.hits[index] += 1
+        if frame in self.failed:
+            self.failed.discard(frame)
+            return
+        self.tell(self.after, frame, index)
+        if self.limit and self.hits[index] >= self.limit:
+            raise Enough
+
+    def tell(self, call: Watcher | None, frame: FrameType, index: int) -> None:
+        """Runs a callback, untraced as all that a tracer calls. Its failure must not look like the code's."""
+        if call is None:
+            return
+        try:
+            call(frame, index)
+        except Exception as error:
+            self.fault = error
+            raise Enough from error
+
+
+# -- the state around a run ---------------------------------------------------------------------
+
+
+def seed_everything(seed: int) -> None:
+    """Sets every random state that user code may draw from."""
+    import torch
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+
+
+@contextlib.contextmanager
+def pristine(seed: int) -> Iterator[None]:
+    """Seeds everything, and puts back the process state that user code may change."""
+    import torch
+
+    saved = {
+        "grad": torch.is_grad_enabled(),
+        "dtype": torch.get_default_dtype(),
+        "anomaly": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+    environment, folder, argv, path = dict(os.environ), os.getcwd(), list(sys.argv), list(sys.path)
+    main = sys.modules.get("__main__")
+    seed_everything(seed)
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        torch.set_grad_enabled(saved["grad"])
+        torch.set_default_dtype(saved["dtype"])
+        torch.autograd.set_detect_anomaly(saved["anomaly"])
+        torch.use_deterministic_algorithms(saved["deterministic"])
+        torch.set_default_device(None)
+        torch.set_num_threads(1)
+        os.environ.clear()
+        os.environ.update(environment)
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+        sys.argv[:], sys.path[:] = argv, path
+        if main is not None:
+            sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises OutOfTime after `seconds`; a long call in C is left to the parent's limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def expired(number: int, frame: FrameType | None) -> None:
+        raise OutOfTime
+
+    old = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, max(0.05, seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+@dataclass
+class Caught:
+    """What a run printed and warned about."""
+
+    output: io.StringIO = field(default_factory=io.StringIO)
+    warnings: list[warnings.WarningMessage] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def caught() -> Iterator[Caught]:
+    """Collects printed text and every warning, each time it is given."""
+    found = Caught()
+    with warnings.catch_warnings(record=True) as seen, contextlib.redirect_stdout(found.output):
+        warnings.simplefilter("always")
+        found.warnings = seen
+        yield found
+
+
+def frames_of(error: BaseException) -> list[tuple[str, int, str]]:
+    """File, line and function of every frame that an exception came through, outermost first."""
+    found = []
+    trace = error.__traceback__
+    while trace is not None:
+        found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_code.co_name))
+        trace = trace.tb_next
+    return found
