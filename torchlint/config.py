@@ -41,6 +41,7 @@ class Options:
     torch_version: str = ""  # "": any version, all rules apply
     jobs: int = 0  # 0: as many as there are processors
     base: str = "."
+    file: str = ""  # the configuration file that was read, if one was
 
     def changed(
         self,
@@ -121,7 +122,7 @@ def _table(file: Path) -> dict[str, Any] | None:
 
 def parse(table: Mapping[str, Any], file: str | os.PathLike[str]) -> Options:
     """The options in a [tool.torchlint] table. ConfigError names `file` and the key at fault."""
-    options: dict[str, Any] = {"base": os.path.dirname(os.path.abspath(file))}
+    options: dict[str, Any] = {"base": os.path.dirname(os.path.abspath(file)), "file": os.fspath(file)}
     for key, value in table.items():
         name, read = _KEYS.get(key, ("", None))
         if read is None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def discover(paths: Iterable[str], exclude: Sequence[str] = (), base: str = ".")
     so is what lies in a named directory even where rules from above it would ignore it. Links to
     directories are not followed below an argument, so that a loop of links cannot hold the walk.
     """
-    above = [Layer(os.path.abspath(base), _spec(exclude))] if exclude else []
+    above = [Layer(os.path.abspath(base), patterns(exclude))] if exclude else []
     files: dict[str, Found] = {}
     errors: list[Problem] = []
     for path in paths:
@@ -145,23 +146,29 @@ def _gitignore(folder: str) -> list[Layer]:
     """The rules of the .gitignore in `folder`; none if there is no readable one."""
     try:
         with open(os.path.join(folder, ".gitignore"), encoding="utf-8", errors="surrogateescape") as stream:
-            return [Layer(folder, _spec(stream.read().splitlines()))]
+            return [Layer(folder, patterns(stream.read().splitlines()))]
     except OSError:
         return []
 
 
-def _spec(lines: Sequence[str]) -> GitIgnoreSpec:
-    """Compiled patterns; a line that is no pattern is passed over, as git does."""
+def patterns(lines: Sequence[str]) -> GitIgnoreSpec:
+    """Compiled gitignore patterns; a line that is no pattern is passed over, as git does."""
     try:
-        return GitIgnoreSpec.from_lines(lines)
+        return _compile(lines)
     except ValueError:
-        return GitIgnoreSpec.from_lines([line for line in lines if is_pattern(line)])
+        return _compile([line for line in lines if is_pattern(line)])
 
 
 def is_pattern(line: str) -> bool:
     """Whether `line` is a valid gitignore pattern."""
     try:
-        GitIgnoreSpec.from_lines([line])
+        _compile([line])
     except ValueError:
         return False
     return True
+
+
+def _compile(lines: Sequence[str]) -> GitIgnoreSpec:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `re` warns of brackets that git reads without fuss
+        return GitIgnoreSpec.from_lines(lines)

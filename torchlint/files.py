@@ -22,7 +22,7 @@ MAX_BYTES = 10_000_000  # larger files are data, not code; parsing one takes gig
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _JOINED = re.compile(r"\\(?:\r\n|\r|\n)")
-_IMPORT = re.compile(r"(?:^|[\r\n;:])[ \t\f]*(from|import)([^\r\n;#]*)")
+_IMPORT = re.compile(r"(?:^|[\r\n;:])[ \t\f]*(from|import)\b([^\r\n;#]*)")
 
 
 class UnreadableFile(ValueError):

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 
 from torchlint import __version__
 from torchlint.builtin import every_rule
-from torchlint.config import ConfigError, Options, load
+from torchlint.config import ConfigError
 from torchlint.engine import check, roots, unchecked
 from torchlint.files import STDIN, Source, show
 from torchlint.findings import Finding
 from torchlint.project import Project
-from torchlint.select import Selection, select
+from torchlint.select import Selection, configured, select
 from torchlint.suppress import Noqa
 
 
@@ -91,8 +91,8 @@ class Plugin:
 @functools.cache
 def _selection(folder: str, chosen: tuple[str, ...] | None, preview: bool | None) -> Selection:
     """The rules for files in `folder`: those of its configuration, or those that flake8's options name."""
-    options: Options = load([folder]).changed(select=chosen, preview=preview)
-    return select(options, every_rule())
+    known = every_rule()
+    return select(configured([folder], known).changed(select=chosen, preview=preview), known)
 
 
 @functools.cache

@@ -10,7 +10,9 @@ from functools import cached_property
 from pathspec import GitIgnoreSpec
 
 from torchlint.builtin import UNCHECKED
-from torchlint.config import ConfigError, Options, did_you_mean
+from torchlint.config import ConfigError, Options, did_you_mean, load
+from torchlint.discover import patterns
+from torchlint.files import show
 from torchlint.rule import Rule
 
 EXACT = 1000  # outranks every prefix
@@ -48,6 +50,16 @@ class Selection:
         return self.codes.difference(*off)
 
 
+def configured(paths: Iterable[str], known: Sequence[Rule], isolated: bool = False) -> Options:
+    """The configuration for `paths`. ConfigError names the file if it or a selector in it is at fault."""
+    options = load(paths, isolated)
+    try:
+        select(options, known)
+    except ConfigError as error:
+        raise ConfigError(f"{show(options.file)}: {error}") from None
+    return options
+
+
 def select(options: Options, known: Sequence[Rule]) -> Selection:
     """The rules of `known` that `options` turn on. ConfigError names a selector that matches none.
 
@@ -71,7 +83,7 @@ def select(options: Options, known: Sequence[Rule]) -> Selection:
         elif applies(meta.torch, options.torch_version):
             rules.append(rule)
     per_file = tuple(
-        (GitIgnoreSpec.from_lines([pattern]), frozenset(_ranks(codes, known, opt_in=True)))
+        (patterns([pattern]), frozenset(_ranks(codes, known, opt_in=True)))
         for pattern, codes in options.per_file
     )
     return Selection(tuple(rules), tuple(known), per_file, options.base, tuple(notes), missing)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torchlint.builtin import every_rule
-from torchlint.config import Options, load
+from torchlint.config import Options
 from torchlint.engine import roots, unchecked
 from torchlint.files import STDIN, UnreadableFile, decode, show
 from torchlint.fixing import Repaired, repair
@@ -14,7 +14,7 @@ from torchlint.project import Project
 from torchlint.results import Report
 from torchlint.rule import Rule
 from torchlint.runner import Checked, Checker, Progress, lint_paths
-from torchlint.select import select
+from torchlint.select import configured, select
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Choices:
     isolated: bool = False
     jobs: int | None = None
 
-    def options(self, paths: Sequence[str]) -> Options:
+    def options(self, paths: Sequence[str], known: Sequence[Rule]) -> Options:
         """The configuration for `paths` with these choices on top. ConfigError if it is at fault."""
-        options = load(paths, self.isolated).changed(
+        options = configured(paths, known, self.isolated).changed(
             select=self.select,
             extend_select=self.extend_select,
             ignore=self.ignore,
@@ -94,7 +94,7 @@ def run(
     known = every_rule() if rules is None else tuple(rules)
     if request.stdin:
         return _stdin(request, data, known)
-    options = request.choices.options(request.paths)
+    options = request.choices.options(request.paths, known)
     report = lint_paths(request.paths, options, rules=known, progress=progress)
     if not (request.fix or request.diff):
         return Outcome(report)
@@ -106,7 +106,7 @@ def run(
 def _stdin(request: Request, data: bytes, known: Sequence[Rule]) -> Outcome:
     """Check standard input. With --fix the payload is the fixed text, or the input if nothing changed."""
     name = show(request.stdin_name) if request.stdin_name else STDIN
-    options = request.choices.options([request.stdin_name] if request.stdin_name else [])
+    options = request.choices.options([request.stdin_name] if request.stdin_name else [], known)
     selection = select(options, known)
     checker = Checker(selection, Project(roots([request.stdin_name] if request.stdin_name else [])))
     try:
