@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchlint import knowledge
@@ -12,6 +11,7 @@ from torchlint.model.functions import FunctionInfo
 from torchlint.model.values import CONTAINERS, NONE, UNKNOWN, Grad, Kind, Value, join_optional
 
 if TYPE_CHECKING:
+    from torchlint.model.events import Flow
     from torchlint.model.interp import Run
 
 Keywords = dict[str, Value]
@@ -112,43 +112,61 @@ def apply_function(run: Run, node: ast.Call, owner: Value, args: list[Value]) ->
 def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, args: list[Value],
            keywords: Keywords) -> Value:
     """Follow a project function with what is passed to it; its events become the caller's."""
-    from torchlint.model.interp import MAX_DEPTH, Run, follow
+    from torchlint.model.interp import MAX_DEPTH
 
     if func.is_generator:
         if "contextlib.contextmanager" in func.decorators:
             return context_value(func)
         return Value(Kind.LIST, item=func.model.flow(func.node).yields, ident=node, facts=frozenset({"generator"}))
-    if run.depth >= MAX_DEPTH or func.node in run.active or run.budget.steps <= 0:
+    if func.node in run.active:
+        func.model.session.cut += 1
+        return UNKNOWN
+    if run.depth >= MAX_DEPTH or run.budget.steps <= 0:
         return fallback(run, node, func, args)
     if any(d.endswith(("abstractmethod", "overload")) for d in func.decorators):
         return UNKNOWN
     env = bind(func, receiver, args, keywords)
-    prefix = receiver_path(node)
+    prefix = receiver_path(node) if receiver is not None else ""
     inner_self = func.self_name
-    if prefix and inner_self and run.env is not None and receiver is not None:
-        for key, value in run.env.items():
+    shares = bool(prefix and inner_self) and run.env is not None
+    if shares:
+        for key, value in run.env.items():  # type: ignore[union-attr]
             if key.startswith(prefix + "."):
                 env[inner_self + key[len(prefix):]] = value
     grad = func.declared_grad if func.declared_grad is not None else run.grad
-    sub = Run(func.model, env=env, grad=grad, depth=run.depth + 1, budget=run.budget, active=(*run.active, func.node))
-    flow = follow(sub, func)
+    flow = followed(run, func, env, grad)
     for event in flow.events:
         if event.what != "yield":
-            run.flow.events.append(replace(
-                event, node=node, loops=run.loops + event.loops, guards=run.guards + event.guards))
-    if prefix and inner_self and run.env is not None and receiver is not None:
+            run.flow.events.append(event.seen_from(node, run.loops, run.guards))
+    if shares:
         for key, value in flow.end.items():
             if key.startswith(inner_self + ".") and value != env.get(key):
-                run.env[prefix + key[len(inner_self):]] = value
+                run.env[prefix + key[len(inner_self):]] = value  # type: ignore[index]
     if run.grad is not None and func.declared_grad is None and flow.grad_after is not run.grad:
         run.grad = flow.grad_after
     return flow.returns
 
 
+def followed(run: Run, func: FunctionInfo, env: dict[str, Value], grad: bool | None) -> Flow:
+    """The flow of a function under given arguments; the same question is answered once."""
+    from torchlint.model.interp import Run, follow
+
+    session = func.model.session
+    key = (func.node, grad, run.depth, tuple(env.items()))
+    known = session.followed.get(key)
+    if known is not None:
+        return known
+    before = session.cut
+    sub = Run(func.model, env=env.copy(), grad=grad, depth=run.depth + 1, budget=run.budget,
+              active=(*run.active, func.node))
+    flow = follow(sub, func)
+    if session.cut == before and run.budget.steps > 0:
+        session.followed[key] = flow
+    return flow
+
+
 def fallback(run: Run, node: ast.AST, func: FunctionInfo, args: list[Value]) -> Value:
     """Too deep to follow: the function's own summary."""
-    if func.node in run.active or func.model.is_running(func.node):
-        return UNKNOWN
     returned = func.model.flow(func.node).returns
     run.event("unknown_call", node, args=tuple(args), name=func.dotted)
     return returned if returned.kind not in (Kind.TENSOR,) else returned.but(carried=frozenset(), grad=Grad.UNKNOWN)

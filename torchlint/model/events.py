@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torchlint.model.values import NONE, UNKNOWN, Value
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Event:
     """One thing that the code does to a value.
 
@@ -43,6 +43,11 @@ class Event:
     grad: bool | None = True
     inner: ast.AST | None = None
     depth: int = 0  # 0: in the function itself; more: in a helper that it calls
+
+    def seen_from(self, node: ast.AST, loops: tuple[ast.AST, ...], guards: tuple[tuple[ast.AST, bool], ...]) -> Event:
+        """The event of a helper, as it looks at the call that leads to it."""
+        return Event(self.what, node, self.target, self.value, self.args, self.name, self.path, self.via,
+                     loops + self.loops, guards + self.guards, self.grad, self.inner, self.depth)
 
     def excludes(self, other: Event) -> bool:
         """Whether the two stand in different arms of one `if`, so that never both happen in one pass."""

@@ -1,8 +1,12 @@
 """Analyses that need one another: what was learned while one of them was cut short is forgotten."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchlint.model.events import Flow
 
 
 class Session:
@@ -16,6 +20,7 @@ class Session:
     def __init__(self) -> None:
         self.depth = 0
         self.cut = 0
+        self.followed: dict[Hashable, Flow] = {}  # calls of project functions that were followed already
         self._provisional: list[Callable[[], object]] = []
 
     @contextmanager

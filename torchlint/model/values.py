@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import enum
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torchlint.findings import Confidence
@@ -71,9 +71,13 @@ CONTAINERS = {Kind.LIST, Kind.TUPLE, Kind.DICT, Kind.SET}
 MUTABLE_CONTAINERS = {Kind.LIST, Kind.DICT, Kind.SET}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Value:
-    """One abstract value. Values are immutable; `but(...)` makes a changed copy."""
+    """One abstract value. Values are never changed once made; `but(...)` makes a changed copy.
+
+    Not declared frozen only because a frozen dataclass takes four times as long to make, and the
+    analysis makes hundreds of them for every page of code.
+    """
 
     kind: Kind = Kind.UNKNOWN
     sure: Confidence = Confidence.SURE
@@ -102,7 +106,10 @@ class Value:
 
     def but(self, **changes: Any) -> Value:
         """A copy with some fields changed."""
-        return replace(self, **changes)
+        new = _bare(Value)
+        for name in FIELDS:
+            setattr(new, name, changes[name] if name in changes else getattr(self, name))
+        return new
 
     @property
     def is_tensor(self) -> bool:
@@ -143,6 +150,9 @@ class Value:
             found.append(self.item)
         return found
 
+
+FIELDS = tuple(Value.__slots__)
+_bare = object.__new__
 
 UNKNOWN = Value()
 NONE = Value(Kind.NONE)
