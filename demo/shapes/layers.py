@@ -30,8 +30,8 @@ class SoftSign(Function):
         return y
 
     @staticmethod
-    def backward(ctx, grad_output):
-        return grad_output * ctx.sharpness * (1 - ctx.y * ctx.y), None
+    def backward(ctx, grad):
+        return grad * ctx.sharpness * (1 - ctx.y * ctx.y), None
 
 
 class Block(nn.Module):

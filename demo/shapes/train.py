@@ -39,9 +39,9 @@ def evaluate(model, loader, device):
     confusion = torch.zeros(len(NAMES), len(NAMES)).to(device)
     for pictures, labels in loader:
         pictures, labels = pictures.to(device), labels.to(device)
-        outputs = model(pictures)
-        losses.append(F.cross_entropy(outputs, labels))
-        predicted = outputs.argmax(dim=1)
+        scores = model(pictures)
+        losses.append(F.cross_entropy(scores, labels))
+        predicted = scores.argmax(dim=1)
         right += (predicted == labels).sum().item()
         confusion.index_put_((labels, predicted), torch.ones(len(labels), device=device), accumulate=True)
     mean = sum(loss.item() for loss in losses) / len(losses)
@@ -50,11 +50,17 @@ def evaluate(model, loader, device):
 
 def warm_up(model, loader, device, steps=10):
     """A few steps with a small learning rate, so that BatchNorm has seen some data."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    sgd = torch.optim.SGD(model.parameters(), lr=1e-4)
     for _, (pictures, labels) in zip(range(steps), loader):
         loss = F.nll_loss(model(pictures.to(device)).log(), labels.to(device))
         loss.backward()
-        optimizer.step()
+        sgd.step()
+
+
+def export(model, path, size=24):
+    """Writes the network in a form that needs no Python."""
+    traced = torch.jit.trace(model, torch.zeros(1, 1, size, size))
+    traced.save(path)
 
 
 def parse() -> argparse.Namespace:
@@ -66,6 +72,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--penalty", type=float, default=0.0)
     parser.add_argument("--resume", help="a checkpoint to start from")
     parser.add_argument("--freeze", action="store_true")
+    parser.add_argument("--export", help="where to write the traced network")
     return parser.parse_args()
 
 
@@ -93,6 +100,8 @@ def main() -> None:
         if accuracy > best:
             best, best_state = accuracy, model.state_dict()
     torch.save({"model": best_state, "accuracy": best}, "shapes.pt")
+    if options.export:
+        export(model, options.export)
 
 
 if __name__ == "__main__":
