@@ -166,7 +166,7 @@ def test_an_unknown_selector_is_refused_with_a_suggestion(word: str, message: st
 def test_an_unknown_rule_in_the_file_names_the_file(tmp_path, monkeypatch) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.torchlint]\nignore = ['TL999']\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="pyproject.toml: unknown rule 'TL999'"):
+    with pytest.raises(ConfigError, match=r"pyproject\.toml: unknown rule 'TL999'"):
         configured(["."], RULES)
 
 
