@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
@@ -11,7 +12,7 @@ from torchlint.model.functions import FunctionInfo
 from torchlint.model.values import CONTAINERS, NONE, UNKNOWN, Grad, Kind, Value, join_optional
 
 if TYPE_CHECKING:
-    from torchlint.model.events import Flow
+    from torchlint.model.events import Event, Flow
     from torchlint.model.interp import Run
 
 Keywords = dict[str, Value]
@@ -103,7 +104,8 @@ def apply_function(run: Run, node: ast.Call, owner: Value, args: list[Value]) ->
     run.event("apply", node, owner, args=tuple(args), name=owner.name)
     if returned.kind is Kind.TUPLE and returned.elements is not None:
         parts = tuple(
-            Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=grad, ident=(node, i), storage=(node, i), site=node)
+            Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=grad, ident=(node, i), storage=(node, i), site=node,
+                  graph=tensors.grown(run, node, args))
             for i in range(len(returned.elements)))
         return Value(Kind.TUPLE, elements=parts, ident=node, site=node)
     return tensors.result(run, node, tuple(args), name=owner.name, grad=grad).but(sure=Confidence.LIKELY)
@@ -137,14 +139,39 @@ def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, 
     flow = followed(run, func, env, grad)
     for event in flow.events:
         if event.what != "yield":
-            run.flow.events.append(event.seen_from(node, run.loops, run.guards))
+            run.flow.events.append(lifted_event(run, event.seen_from(node, run.loops, run.guards), node, flow))
     if shares:
         for key, value in flow.end.items():
             if key.startswith(inner_self + ".") and value != env.get(key):
-                run.env[prefix + key[len(inner_self):]] = value  # type: ignore[index]
+                run.env[prefix + key[len(inner_self):]] = lifted(run, value, node, flow)  # type: ignore[index]
     if run.grad is not None and func.declared_grad is None and flow.grad_after is not run.grad:
         run.grad = flow.grad_after
-    return flow.returns
+    return lifted(run, flow.returns, node, flow)
+
+
+def lifted(run: Run, value: Value, call: ast.AST, flow: Flow, depth: int = 0) -> Value:
+    """A value of a helper as its caller sees it: the operations that the helper made belong to this call."""
+    changes: dict[str, Any] = {}
+    if not flow.made.isdisjoint(value.graph):
+        mine = {(call, node) for node in value.graph & flow.made}
+        run.flow.made |= mine
+        changes["graph"] = frozenset(mine) | (value.graph - flow.made)
+    if depth < 3:
+        if value.elements is not None:
+            changes["elements"] = tuple(lifted(run, part, call, flow, depth + 1) for part in value.elements)
+        if value.item is not None:
+            changes["item"] = lifted(run, value.item, call, flow, depth + 1)
+        if value.fields:
+            changes["fields"] = tuple((key, lifted(run, part, call, flow, depth + 1)) for key, part in value.fields)
+    return value.but(**changes) if changes else value
+
+
+def lifted_event(run: Run, event: Event, call: ast.AST, flow: Flow) -> Event:
+    """A helper's event with its values as the caller sees them."""
+    target, value = lifted(run, event.target, call, flow), lifted(run, event.value, call, flow)
+    if target is event.target and value is event.value:
+        return event
+    return replace(event, target=target, value=value)
 
 
 def followed(run: Run, func: FunctionInfo, env: dict[str, Value], grad: bool | None) -> Flow:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from torchlint.model.values import NONE, UNKNOWN, Value
@@ -81,6 +82,7 @@ class Flow:
     end: dict[str, Value] = field(default_factory=dict)
     return_values: list[tuple[ast.Return, Value]] = field(default_factory=list)
     grad_after: bool | None = True
+    made: set[Hashable] = field(default_factory=set)  # operations recorded in graphs, see Value.graph
 
     def of(self, *whats: str) -> list[Event]:
         """The events of the given sorts, in order."""

@@ -5,7 +5,7 @@ The second pass over a loop sees what the first one left, with attached values m
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from torchlint.model import evaluate
@@ -42,6 +42,7 @@ class Run:
         self.depth = depth
         self.budget = budget if budget is not None else Budget()
         self.active = active
+        self.owner = model.function_info(active[-1])  # also stands for a file's own code
         self.flow = Flow()
         self.loops: tuple[ast.AST, ...] = ()
         self.guards: tuple[tuple[ast.AST, bool], ...] = ()
@@ -157,6 +158,7 @@ def run_loop(run: Run, node: ast.For | ast.AsyncFor | ast.While) -> None:
     state = LoopState(head=dict(run.env), iterated=iterated)
     run.flow.loops[node] = state
     first_event = len(run.flow.events)
+    made = frozenset(run.flow.made)
     outer = run.loops
     passes = 2 if len(outer) < MAX_LOOP_DEPTH else 1
     exits: list[Env] = []
@@ -166,7 +168,7 @@ def run_loop(run: Run, node: ast.For | ast.AsyncFor | ast.While) -> None:
         if number:
             assert end is not None
             del run.flow.events[first_event:]
-            start = carry(start, end, node)
+            start = carry(start, end, node, run.flow.made - made)
         run.loops = (*outer, node)
         run.env = dict(start)
         run.breaks.append([])
@@ -203,14 +205,14 @@ def finish_loop(run: Run, node: ast.For | ast.AsyncFor | ast.While, after: Env |
         run.env = None
 
 
-def carry(start: Env, end: Env, loop: ast.AST) -> Env:
+def carry(start: Env, end: Env, loop: ast.AST, made: Set[Hashable]) -> Env:
     """The second pass' start: what the first pass changed is marked as made by an earlier iteration."""
     found = dict(start)
     for name, value in end.items():
         before = start.get(name)
         if before == value and before is not None:
             continue
-        marked = mark_carried(value, loop)
+        marked = mark_carried(value, loop, made)
         if before is None:
             found[name] = marked
         else:
@@ -218,20 +220,22 @@ def carry(start: Env, end: Env, loop: ast.AST) -> Env:
             # An attached value left by the body matters although the first iteration had none.
             if marked.attached and joined.is_tensor:
                 joined = joined.but(grad=marked.grad, carried=joined.carried | marked.carried)
+                joined = joined.but(graph=joined.graph | marked.graph)
             found[name] = joined
     return found
 
 
-def mark_carried(value: Value, loop: ast.AST, depth: int = 0) -> Value:
-    """Mark a value and its parts as coming from an earlier iteration."""
+def mark_carried(value: Value, loop: ast.AST, made: Set[Hashable], depth: int = 0) -> Value:
+    """Mark a value and its parts, with the operations `made` in the loop, as coming from an earlier iteration."""
     if value.is_tensor:
-        return value.but(carried=value.carried | {loop}, ident=(value.ident, loop))
+        graph = frozenset(("earlier", node) if node in made else node for node in value.graph)
+        return value.but(carried=value.carried | {loop}, ident=(value.ident, loop), graph=graph)
     if depth < 2 and (value.elements or value.item is not None or value.fields):
         return value.but(
             elements=None if value.elements is None else tuple(
-                mark_carried(v, loop, depth + 1) for v in value.elements),
-            item=None if value.item is None else mark_carried(value.item, loop, depth + 1),
-            fields=tuple((key, mark_carried(v, loop, depth + 1)) for key, v in value.fields))
+                mark_carried(v, loop, made, depth + 1) for v in value.elements),
+            item=None if value.item is None else mark_carried(value.item, loop, made, depth + 1),
+            fields=tuple((key, mark_carried(v, loop, made, depth + 1)) for key, v in value.fields))
     return value
 
 

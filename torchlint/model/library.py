@@ -207,7 +207,9 @@ def gradient(run: Run, node: ast.Call, name: str, args: list[Value], keywords: K
     flag = keywords.get("create_graph", args[4] if len(args) > 4 else Value(Kind.NUMBER, const=False))
     state = {True: Grad.YES, False: Grad.NO}.get(flag.const, Grad.UNKNOWN) if run.grad is not False else Grad.NO
     run.event("autograd_grad", node, args[0] if args else keywords.get("outputs", UNKNOWN), args=tuple(args), name=name)
-    item = Value(Kind.TENSOR, name=name, grad=state, ident=node, storage=node, site=node)
+    outputs = args[:1] or [keywords.get("outputs", UNKNOWN)]
+    item = Value(Kind.TENSOR, name=name, grad=state, ident=node, storage=node, site=node,
+                 graph=tensors.grown(run, node, outputs) if state is not Grad.NO else frozenset())
     inputs = args[1] if len(args) > 1 else keywords.get("inputs", UNKNOWN)
     elements = tuple(item.but(ident=(node, i)) for i in range(len(inputs.elements))) if inputs.elements else None
     if inputs.is_tensor:
@@ -265,6 +267,16 @@ def checkpoint(run: Run, node: ast.Call, name: str, args: list[Value], keywords:
     return Value(ident=node, grad=Grad.YES if run.grad else Grad.UNKNOWN, facts=frozenset({"output"}))
 
 
+def data_parallel(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """`data_parallel(module, inputs, ...)` calls the module."""
+    from torchlint.model import modules
+
+    if not args or args[0].kind is not Kind.MODULE:
+        return UNKNOWN
+    rest = list(args[1].elements or ()) if len(args) > 1 and args[1].elements else args[1:2]
+    return modules.call(run, node, args[0], rest, {})
+
+
 def loaded(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:
     """`torch.load(...)`."""
     return Value(ident=node, site=node, name=name)
@@ -301,5 +313,6 @@ HANDLERS: dict[str, Handler] = {
     "torch.set_grad_enabled": set_mode, "torch.no_grad": grad_context, "torch.inference_mode": grad_context,
     "torch.enable_grad": grad_context, "torch.autograd.Variable": variable,
     "torch.compile": same, "torch.jit.script": same, "torch.utils.checkpoint.checkpoint": checkpoint,
+    "torch.nn.parallel.data_parallel": data_parallel, "torch.nn.parallel.data_parallel.data_parallel": data_parallel,
     "torch.load": loaded, "torch.save": saved, "torch.nn.utils.parameters_to_vector": to_parameters,
 }

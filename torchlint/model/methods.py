@@ -5,8 +5,9 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from torchlint import knowledge
 from torchlint.findings import Confidence
-from torchlint.model import calls, modules
+from torchlint.model import calls, modules, tensors
 from torchlint.model.values import CONTAINERS, NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_optional
 
 if TYPE_CHECKING:
@@ -286,7 +287,14 @@ def by_name(run: Run, node: ast.Call, base: Value, name: str, args: list[Value],
     if base.kind is Kind.UNKNOWN and name in ("append", "extend", "add", "appendleft", "push", "update") and args:
         run.event("store", node, base, value=args[0], path=path, name=name)
         return None
+    if base.kind is Kind.UNKNOWN and "output" in base.facts and knowledge.method(name) is not None and (
+        name not in DICT_LIKE
+    ):
+        tensor = base.but(kind=Kind.TENSOR, sure=Confidence.LIKELY)
+        run.flow.values[node.func.value] = tensor
+        return tensors.call_method(run, node, tensor, name, args, keywords)
     if base.kind is Kind.UNKNOWN and name in ("detach", "detach_") and not args:
+        run.flow.values[node.func.value] = Value(Kind.TENSOR, sure=Confidence.GUESS, ident=base.ident, storage=base.ident)
         return Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=Grad.NO, ident=node, storage=base.ident, site=node)
     if base.kind is Kind.UNKNOWN and name == "item" and not args:
         run.event("host_read", node, base, name=name)
@@ -300,6 +308,8 @@ def by_name(run: Run, node: ast.Call, base: Value, name: str, args: list[Value],
     return None
 
 
+# Methods that a dict or dataclass of outputs has too.
+DICT_LIKE = {"values", "to", "copy_", "get", "type", "cuda", "cpu", "float", "half", "size"}
 UNKNOWN_EVENTS = {
     "step": "unknown_step", "zero_grad": "zero_grad", "train": "train", "eval": "eval", "set_epoch": "set_epoch",
     "unscale_": "unscale", "unscale_gradients": "unscale", "clip_grad_norm_": "clip", "clip_gradients": "clip",
@@ -320,10 +330,13 @@ def unknown_backward(run: Run, node: ast.Call, base: Value, path: str, args: lis
             spot = path_of(node.args[0]) if node.args else ""
             if spot:
                 run.set(spot, target)
+            if node.args:
+                run.flow.values[node.args[0]] = target
         run.event("backward", node, target, via=base, path=path, name=f"{path}.{node.func.attr}")
         return UNKNOWN
     if node.func.attr == "backward" and set(keywords) <= BACKWARD_KEYWORDS and base.kind is Kind.UNKNOWN:
         target = proven(base, node)
+        run.flow.values[node.func.value] = target
         if path:
             run.set(path, target)
         run.event("backward", node, target, name="torch.Tensor.backward", path=path)
@@ -334,7 +347,8 @@ def unknown_backward(run: Run, node: ast.Call, base: Value, path: str, args: lis
 def proven(value: Value, node: ast.AST) -> Value:
     """An unknown value that backward is called on."""
     return Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=Grad.YES, ident=value.ident or node,
-                 storage=value.ident or node, site=value.site, source=value.source)
+                 storage=value.ident or node, site=value.site, source=value.source,
+                 graph=value.graph)
 
 
 BY_KIND: dict[Kind, Method] = {

@@ -127,7 +127,9 @@ def outcome(run: Run, node: ast.AST, module: Value, args: list[Value], keywords:
 def output(run: Run, node: ast.AST, module: Value) -> Value:
     """What a module gives whose code cannot be seen: something that carries a graph in grad mode."""
     grad = Grad.NO if run.grad is False else Grad.YES if run.grad else Grad.UNKNOWN
-    return Value(grad=grad, ident=node, storage=node, site=node, source=module.ident, facts=frozenset({"output"}))
+    graph = tensors.grown(run, node, ()) if grad is not Grad.NO else frozenset()
+    return Value(grad=grad, ident=node, storage=node, site=node, source=module.ident, facts=frozenset({"output"}),
+                 graph=graph)
 
 
 def torch_module(run: Run, node: ast.AST, module: Value, args: list[Value], keywords: Keywords) -> Value:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from torchlint import knowledge
@@ -18,6 +18,7 @@ OPERATORS = {
     ast.Mod: "remainder", ast.FloorDiv: "floor_divide", ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or",
     ast.BitXor: "bitwise_xor",
 }
+MAX_GRAPH = 150  # operations remembered of one graph
 INTEGER_OPERATORS = {"bitwise_and", "bitwise_or", "bitwise_xor"}
 SQUASHES = {
     "softmax": "softmax", "log_softmax": "log_softmax", "sigmoid": "sigmoid", "logsigmoid": "logsigmoid",
@@ -93,6 +94,22 @@ def carried_by(operands: Iterable[Value]) -> frozenset[ast.AST]:
     return found
 
 
+def grown(run: Run, node: ast.AST, operands: Iterable[Value]) -> frozenset[Hashable]:
+    """The graph of an operation's result: its operands' graphs, leaves among them, and the operation."""
+    found: set[Hashable] = set()
+    for operand in operands:
+        for value in (operand, *operand.parts()) if operand.kind in (Kind.LIST, Kind.TUPLE) else (operand,):
+            if value.grad is Grad.NO:
+                continue
+            found |= value.graph
+            if value.role in ("parameter", "leaf") and value.ident is not None:
+                found.add(value.ident)
+    if len(found) < MAX_GRAPH:
+        found.add(node)
+        run.flow.made.add(node)
+    return frozenset(found)
+
+
 def result(run: Run, node: ast.AST, operands: tuple[Value, ...], *, name: str, grad: Grad | None = None) -> Value:
     """A fresh tensor computed from operands."""
     state = grad if grad is not None else grad_of(run, operands)
@@ -100,6 +117,7 @@ def result(run: Run, node: ast.AST, operands: tuple[Value, ...], *, name: str, g
     return Value(
         Kind.TENSOR, sure=sureness(v for v in operands if v.is_tensor), name=name, ident=node, storage=node, site=node,
         grad=state, carried=carried_by(operands) if state is not Grad.NO else frozenset(), facts=facts,
+        graph=grown(run, node, operands) if state is not Grad.NO else frozenset(),
         source=next((v.source for v in operands if v.is_tensor and v.source is not None), None))
 
 
@@ -169,8 +187,8 @@ def attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
     """`tensor.attr`."""
     name = node.attr
     if name == "data":
-        return base.but(grad=Grad.NO, ident=node, site=node, name="torch.Tensor.data", carried=frozenset(), role="",
-                        facts=base.facts | {"through_data"})
+        return base.but(grad=Grad.NO, ident=node, site=node, name="torch.Tensor.data", carried=frozenset(), graph=frozenset(),
+                        role="", facts=base.facts | {"through_data"})
     if name == "grad":
         return Value(Kind.TENSOR, sure=base.sure, grad=Grad.NO, ident=(base.ident, "grad"), storage=(base.ident, "grad"),
                      site=node, optional=True, role="grad")
@@ -211,7 +229,8 @@ def changed_in_place(run: Run, node: ast.AST, target: ast.expr, base: Value, val
     run.event(what, node, base, value=value, name=name, path=path_of(target))
     path = path_of(target)
     if path and run.grad is not False and value.is_tensor and value.grad is Grad.YES and base.grad is not Grad.YES:
-        run.set(path, base.but(grad=Grad.YES, carried=base.carried | value.carried, role=""))
+        run.set(path, base.but(grad=Grad.YES, carried=base.carried | value.carried, role="",
+                               graph=grown(run, node, (base, value))))
 
 
 # -- calls ------------------------------------------------------------------------------------
@@ -328,7 +347,8 @@ def call_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Val
         changed_in_place(run, node, node.func.value, base, source, name=dotted)
         after = result(run, node, operands, name=dotted) if overload.differentiable else base
         grad = base.grad if after.grad is Grad.UNKNOWN and base.grad is Grad.YES else after.grad
-        return base.but(grad=grad if run.grad is not False else base.grad, carried=after.carried | base.carried)
+        return base.but(grad=grad if run.grad is not False else base.grad, carried=after.carried | base.carried,
+                        graph=after.graph | base.graph)
     if name in ("item", "tolist", "numpy"):
         run.event("host_read", node, base, name=name)
     return from_overload(run, node, dotted, overload, operands, base, reliable=base.sure is Confidence.SURE)
@@ -345,11 +365,12 @@ def _detach(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: 
     tail = node.func.attr  # type: ignore[attr-defined]
     if tail == "detach_":
         path = path_of(node.func.value)  # type: ignore[attr-defined]
-        after = base.but(grad=Grad.NO, carried=frozenset())
+        after = base.but(grad=Grad.NO, carried=frozenset(), graph=frozenset())
         if path:
             run.set(path, after)
         return after
-    return base.but(grad=Grad.NO, carried=frozenset(), ident=node, site=node, name="torch.Tensor.detach", role="")
+    return base.but(grad=Grad.NO, carried=frozenset(), graph=frozenset(), ident=node, site=node,
+                    name="torch.Tensor.detach", role="")
 
 
 def _requires_grad(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -372,7 +393,8 @@ def _convert(run: Run, node: ast.Call, base: Value, args: list[Value], keywords:
     facts = base.facts - {"through_data"} | {"converted"}
     if base.role in ("parameter", "leaf"):
         facts = facts | {"from_" + base.role}
-    return base.but(ident=node, site=node, name=name, role=role, storage=(node, base.storage), facts=facts)
+    return base.but(ident=node, site=node, name=name, role=role, storage=(node, base.storage), facts=facts,
+                    graph=grown(run, node, (base,)))
 
 
 def _numpy(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -384,7 +406,7 @@ def _numpy(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: d
 def _clone(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     grad = Grad.NO if run.grad is False else base.grad
     return base.but(ident=node, site=node, name="torch.Tensor.clone", role="", storage=node, grad=grad,
-                    facts=base.facts - {"through_data", "numpy_shared"})
+                    graph=grown(run, node, (base,)) if grad is not Grad.NO else frozenset(), facts=base.facts - {"through_data", "numpy_shared"})
 
 
 def _register_hook(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:

@@ -101,6 +101,9 @@ class Value:
     storage: Hashable = None  # views of one tensor share it
     source: Hashable = None  # the module or function call it came from
     carried: frozenset[ast.AST] = frozenset()  # loops whose earlier iteration made part of its graph
+    # What its autograd graph holds: the nodes of operations (those of a helper as (call, node), those of an
+    # earlier iteration as ("earlier", node)), and the idents of leaves.
+    graph: frozenset[Hashable] = frozenset()
     optional: bool = False  # may also be None
     facts: frozenset[str] = frozenset()  # small further truths, see `Fact` names where they are set
 
@@ -170,6 +173,12 @@ def join(left: Value, right: Value) -> Value:
         return left if left.optional else left.but(optional=True)
     numbers = {Kind.NUMBER, Kind.TENSOR}
     if left.kind is not right.kind:
+        if {left.kind, right.kind} == {Kind.UNKNOWN, Kind.TENSOR}:
+            other, tensor = (left, right) if right.is_tensor else (right, left)
+            if "output" in other.facts:
+                # Two ways to call a model, one of which cannot be seen.
+                grad = tensor.grad if tensor.grad is other.grad else Grad.UNKNOWN
+                return tensor.but(sure=Confidence.LIKELY, grad=grad, squash="", ident=None)
         if {left.kind, right.kind} == numbers:
             # An accumulator: a number before the first iteration, a tensor after it.
             tensor = left if left.is_tensor else right
@@ -194,6 +203,7 @@ def join(left: Value, right: Value) -> Value:
         storage=left.storage if left.storage == right.storage else None,
         source=left.source if left.source == right.source else None,
         carried=left.carried | right.carried,
+        graph=left.graph | right.graph,
         optional=left.optional or right.optional,
         facts=left.facts & right.facts,
     )
