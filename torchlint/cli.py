@@ -24,6 +24,8 @@ from torchlint.report import FORMATS, render, wants_colour
 from torchlint.rule import LAYERS, Rule
 from torchlint.select import find_rule
 
+HELP = {"help_option_names": ["-h", "--help"]}
+VERBOSE = "Show where a fault of torchlint itself comes from."
 Decorated = Callable[..., Any]
 RESERVED = {"lsp": "the language server", "cache": "the cache"}  # so that a path never changes its meaning
 
@@ -116,7 +118,7 @@ def choosing(command: Decorated) -> Decorated:
     return wrapped
 
 
-@click.command("torchlint", cls=Front, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("torchlint", cls=Front, context_settings=HELP)
 @click.argument("paths", nargs=-1, metavar="PATHS...")
 @choosing
 @click.option("--fix", is_flag=True, help="Make the safe fixes.")
@@ -128,7 +130,7 @@ def choosing(command: Decorated) -> Decorated:
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 even if there are findings.")
 @click.option("--stdin-filename", default="", metavar="NAME", help="Read standard input, call it NAME.")
 @click.option("-q", "--quiet", is_flag=True, help="Print findings and errors, nothing else.")
-@click.option("-v", "--verbose", is_flag=True, help="Show where a fault of torchlint itself comes from.")
+@click.option("-v", "--verbose", is_flag=True, help=VERBOSE)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_obj
 def main(
@@ -191,7 +193,7 @@ def _print(outcome: check.Outcome, quiet: bool, form: str, output_file: str | No
     put(text, output_file, err=aside)
 
 
-@click.command("rule")
+@click.command("rule", context_settings=HELP)
 @click.argument("words", nargs=-1, metavar="[CODE|NAME]...")
 @click.option("--all", "every", is_flag=True, help="List all rules.")
 @click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text")
@@ -209,7 +211,7 @@ def rule_command(rules: Sequence[Rule] | None, /, words: tuple[str, ...], every:
     return 0
 
 
-@click.command("docs")
+@click.command("docs", context_settings=HELP)
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def docs_command(folder: Path) -> int:
     """Write a page for every rule, in Markdown."""
@@ -221,7 +223,7 @@ def docs_command(folder: Path) -> int:
     return 0
 
 
-@click.command("new")
+@click.command("new", context_settings=HELP)
 @click.argument("name")
 @click.option("--layer", required=True, type=click.Choice(LAYERS), help="The part of PyTorch it is about.")
 def new_command(name: str, layer: str) -> int:
@@ -234,4 +236,28 @@ def new_command(name: str, layer: str) -> int:
     return 0
 
 
-main.commands = {"rule": rule_command, "docs": docs_command, "new": new_command}
+@click.command("confirm", context_settings=HELP)
+@click.argument("paths", nargs=-1, required=True, metavar="PATHS...")
+@choosing
+@click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
+              metavar="SECONDS", help="The most that one finding may take.")
+@click.option("--max-seconds", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+              help="The most that all findings together may take.")
+@click.option("-k", "keyword", default="", metavar="TEXT", help="Only findings with TEXT in place or name.")
+@click.option("--fail-on", multiple=True, default=("confirmed",), show_default=True,
+              type=click.Choice(["confirmed", "refuted", "cannot-tell", "never"]), help="Exit with 1 for it.")
+@click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text")
+@click.option("--output-file", type=click.Path(dir_okay=False), help="Write the report there.")
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors, nothing else.")
+@click.option("-v", "--verbose", is_flag=True, expose_value=False, help=VERBOSE)
+def confirm_command(**given: Any) -> int:
+    """Run flagged code and say which findings are real. Needs torch."""
+    from runtime_check.main import Request, confirm_command  # late: nothing else may depend on it
+
+    request = Request(**given)
+    with Progress(off=request.quiet) as progress:
+        return confirm_command(request, lint_progress=progress)
+
+
+main.commands = {"rule": rule_command, "confirm": confirm_command, "docs": docs_command, "new": new_command}

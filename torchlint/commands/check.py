@@ -29,8 +29,12 @@ class Choices:
     isolated: bool = False
     jobs: int | None = None
 
-    def options(self, paths: Sequence[str], known: Sequence[Rule]) -> Options:
-        """The configuration for `paths` with these choices on top. ConfigError if it is at fault."""
+    def options(self, paths: Sequence[str], known: Sequence[Rule] | None = None) -> Options:
+        """The configuration for `paths` with these choices on top. ConfigError if it is at fault.
+
+        `known` replaces the rules there are.
+        """
+        known = every_rule() if known is None else known
         options = configured(paths, known, self.isolated).changed(
             select=self.select,
             extend_select=self.extend_select,
