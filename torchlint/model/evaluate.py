@@ -289,6 +289,8 @@ def assign(run: Run, target: ast.expr, value: Value, source: ast.expr | None = N
     """Bind a target to a value."""
     match target:
         case ast.Name(id=name):
+            if value.kind is Kind.UNKNOWN and not value.facts:
+                value = run.owner.proven_local(name, value)
             run.set(name, value)
             run.record(target, value)
         case ast.Tuple(elts=elts) | ast.List(elts=elts):

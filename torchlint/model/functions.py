@@ -290,6 +290,13 @@ class FunctionInfo:
         found.pop("", None)
         return found
 
+    def proven_local(self, name: str, value: Value) -> Value:
+        """An unknown value bound to a name, with what the body proves of it."""
+        kind = self.used_as(name)
+        if kind in (Kind.UNKNOWN, Kind.TENSOR):
+            return value
+        return Value(kind, sure=Confidence.LIKELY, ident=value.ident, site=value.site)
+
     def used_as(self, path: str) -> Kind:
         """The kind that the methods called on a path prove; UNKNOWN if they prove nothing."""
         return duck_kind(self.used_methods.get(path, set()))
