@@ -103,7 +103,7 @@ def spaced(model: FileModel, start: int, end: int, text: str) -> Edit:
     """An edit that does not let `text` grow together with the words around it: `return(x)` -> `return x`."""
     place = layout(model.source)
     before, after = place.text[start - 1 : start], place.text[end : end + 1]
-    if text and before and _word(before) and (_word(text[0]) or text[0] in "'\""):
+    if text and before and _word(before) and (_word(text[0]) or text[0] in "'\"("):
         text = " " + text
     if text and after and _word(text[-1]) and _word(after):
         text += " "

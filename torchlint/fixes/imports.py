@@ -53,7 +53,7 @@ def spell(model: FileModel, dotted: str, at: ast.AST) -> Spelled | None:
     for local, origin in visible_imports(model, at):
         for name in {origin, model.canonical(origin)}:
             tail = "" if name == dotted else dotted.removeprefix(name + ".")
-            if name != dotted and (tail == dotted or not _reaches(origin, module)):
+            if name != dotted and (tail == dotted or not _reaches(model, origin, module)):
                 continue
             found = (len(name), local + ("." + tail if tail else ""))
             if best is None or (found[0], -len(found[1])) > (best[0], -len(best[1])):
@@ -73,9 +73,11 @@ def _split(dotted: str) -> tuple[str, str]:
     return ".".join(parts[:-1]), parts[-1]
 
 
-def _reaches(origin: str, module: str) -> bool:
+def _reaches(model: FileModel, origin: str, module: str) -> bool:
     """Whether a name of `module` can be reached as an attribute of the imported `origin`."""
-    return module in _MODULES or origin == module or origin.startswith(module + ".") or module not in _APART
+    if module not in _APART or origin == module:
+        return True
+    return any(alias.name == module for node in model.nodes(ast.Import) for alias in node.names)
 
 
 def visible_imports(model: FileModel, at: ast.AST) -> Iterator[tuple[str, str]]:

@@ -89,41 +89,64 @@ def attached_comments(place: Layout, start: int, indent: str) -> int:
 
 def remove(model: FileModel, *stmts: ast.stmt) -> Edits:
     """Remove statements. A block left empty gets `pass`; comments behind a statement stay in its place."""
+    place = layout(model.source)
+    chosen = {id(stmt) for stmt in stmts}
     edits: list[Edit] = []
-    done: set[int] = set()
     for stmt in stmts:
-        if id(stmt) in done:
-            continue
         block = siblings(model, stmt)
-        gone = [item for item in block if any(item is other for other in stmts)]
-        done.update(map(id, gone))
-        if len(gone) == len(block) and not isinstance(model.parent(stmt), ast.Module):
-            start, end = layout(model.source).whole(gone[0])
-            edits.append(layout(model.source).edit(start, end, "pass"))
-            gone = gone[1:]
-        for item in gone:
-            edits.append(_removal(model, block, item, gone))
+        if not chosen.isdisjoint(map(id, block)) and id(stmt) in chosen:
+            gone = chosen & set(map(id, block))
+            chosen -= gone
+            if len(gone) == len(block) and not isinstance(model.parent(stmt), ast.Module):
+                edits += _emptied(place, block)
+            else:
+                edits += [edit for line in _lines(place, block) for edit in _removals(place, line, gone)]
     return tuple(edits)
 
 
-def _removal(model: FileModel, block: list[ast.stmt], stmt: ast.stmt, gone: list[ast.stmt]) -> Edit:
-    place = layout(model.source)
-    start, end = place.whole(stmt)
-    if alone(place, stmt):
-        return _line_removal(place, start, end)
-    index = next(i for i, item in enumerate(block) if item is stmt)
-    following = place.whole(block[index + 1])[0] if index + 1 < len(block) else None
-    if following is not None and not place.first_on_line(following):
-        return place.edit(start, following, "")
-    semicolon = place.after(end)
-    if semicolon is not None and semicolon.text == ";":
-        end = semicolon.end
-    if place.first_on_line(start):  # `a;` on a line of its own
-        return _line_removal(place, start, end)
-    previous = block[index - 1]
-    if any(item is previous for item in gone):  # `a; b; c`: the one before takes the separator away
-        return place.edit(start, end, "")
-    return place.edit(place.whole(previous)[1], end, "")
+def _lines(place: Layout, block: list[ast.stmt]) -> list[list[ast.stmt]]:
+    """The statements of a block, those that share a line together."""
+    found: list[list[ast.stmt]] = []
+    for stmt in block:
+        if found and not place.first_on_line(place.whole(stmt)[0]):
+            found[-1].append(stmt)
+        else:
+            found.append([stmt])
+    return found
+
+
+def _emptied(place: Layout, block: list[ast.stmt]) -> list[Edit]:
+    """Put `pass` where the first statement of a block was, and remove the others."""
+    first, *rest = _lines(place, block)
+    pass_ = place.edit(place.whole(first[0])[0], _end(place, first[-1]), "pass")
+    gone = {id(stmt) for stmt in block}
+    return [pass_, *(edit for line in rest for edit in _removals(place, line, gone))]
+
+
+def _end(place: Layout, stmt: ast.stmt) -> int:
+    """The end of a statement that is the last on its line, with a semicolon behind it."""
+    end = place.range(stmt)[1]
+    token = place.after(end)
+    return token.end if token is not None and token.text == ";" else end
+
+
+def _removals(place: Layout, line: list[ast.stmt], gone: set[int]) -> list[Edit]:
+    """Remove some of the statements that share a line."""
+    kept = [index for index, stmt in enumerate(line) if id(stmt) not in gone]
+    if len(kept) == len(line):
+        return []
+    if not kept:
+        return [_line_removal(place, place.whole(line[0])[0], _end(place, line[-1]))]
+    edits = []
+    for index, stmt in enumerate(line):
+        if id(stmt) not in gone:
+            continue
+        if index < kept[-1]:
+            edits.append(place.edit(place.whole(stmt)[0], place.whole(line[index + 1])[0], ""))
+        else:  # the last ones take the separator before them away
+            end = _end(place, stmt) if index == len(line) - 1 else place.range(stmt)[1]
+            edits.append(place.edit(place.range(line[index - 1])[1], end, ""))
+    return edits
 
 
 def _line_removal(place: Layout, start: int, end: int) -> Edit:
@@ -152,8 +175,11 @@ def insert_before(model: FileModel, stmt: ast.stmt, text: str) -> Edits:
     if place.first_on_line(start):
         at = attached_comments(place, start, indent)
         return (place.edit(at, at, indented(text.rstrip("\n"), indent) + "\n"),)
-    gap = _gap_before(model, stmt)
-    return (place.edit(*gap, "\n" + indented(text.rstrip("\n"), indent) + "\n" + indent),)
+    made = place.edit(*_gap_before(model, stmt), "\n" + indented(text.rstrip("\n"), indent) + "\n" + indent)
+    first = siblings(model, stmt)[0]
+    if first is not stmt and not place.first_on_line(place.whole(first)[0]):
+        return place.edit(*_gap_before(model, first), "\n" + indent), made
+    return (made,)
 
 
 def insert_after(model: FileModel, stmt: ast.stmt, text: str) -> Edits:
