@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from torchlint.claims import Raises
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
-from torchlint.fixes.expressions import source_of
 from torchlint.model import ClassInfo, FileModel, Kind
+from torchlint.model.autograd import instance_calls, maker_of
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL302", "function-instance-call", Severity.ERROR, fix=Safety.UNSAFE, triggers=("Function",))
@@ -117,7 +117,64 @@ EXAMPLES = [
 
         Net()(torch.ones(3)).sum().backward()
         """,
-        fixed=False,
+    ),
+    Example(
+        bad="""
+        import torch
+
+
+        class Scale(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, factor=2.0):
+                ctx.factor = factor
+                return x * factor
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * ctx.factor, None
+
+
+        class Triple(Scale):
+            pass
+
+
+        def scaled(x):
+            op = Triple()
+            if x.ndim > 1:
+                x = x.flatten()
+            return op(x, 3.0)  #!
+
+
+        scaled(torch.ones(2, 2, requires_grad=True)).sum().backward()
+        """,
+        good="""
+        import torch
+
+
+        class Scale(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, factor=2.0):
+                ctx.factor = factor
+                return x * factor
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * ctx.factor, None
+
+
+        class Triple(Scale):
+            pass
+
+
+        def scaled(x):
+            op = Triple.apply
+            if x.ndim > 1:
+                x = x.flatten()
+            return op(x, 3.0)
+
+
+        scaled(torch.ones(2, 2, requires_grad=True)).sum().backward()
+        """,
     ),
 ]
 
@@ -145,6 +202,21 @@ CLEAN = [
     Child.apply(torch.ones(1, requires_grad=True)).backward()
     double = Child.apply
     double(torch.ones(1))
+
+
+    def shared_forward(ctx, x):
+        return Base.forward(ctx, x) * 2
+
+
+    class Other(torch.autograd.Function):
+        forward = staticmethod(shared_forward)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 4
+
+
+    Other.apply(torch.ones(1, requires_grad=True)).backward()
     """,
     """
     class Function:
@@ -167,17 +239,14 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Calls of instances of Function subclasses, and of `forward` outside a Function."""
-    for call in model.nodes(ast.Call):
-        called = model.value(call.func)
-        if called.kind is Kind.INSTANCE and called.cls is not None and called.cls.is_function:
-            yield Hit(
-                call, f"an instance of `{called.cls.node.name}` cannot be called; use `.apply(...)`",
-                apply_instead(model, call, called.cls), confidence=called.sure)
-        elif isinstance(call.func, ast.Attribute) and call.func.attr == "forward":
-            owner = function_class(model, call.func.value)
-            if owner is not None and not inside_function(model, call):
-                yield Hit(
-                    call, f"`{owner.node.name}.forward` records no graph node; use `{owner.node.name}.apply(...)`")
+    for call, cls in instance_calls(model):
+        yield Hit(call, f"an instance of `{cls.node.name}` cannot be called; use `.apply(...)`",
+                  apply_instead(model, call), confidence=model.value(call.func).sure)
+    for call in model.calls_named("forward"):
+        owner = function_class(model, call.func.value) if isinstance(call.func, ast.Attribute) else None
+        if owner is not None and not inside_function(model, call):
+            name = owner.node.name
+            yield Hit(call, f"`{name}.forward` records no graph node; use `{name}.apply(...)`")
 
 
 def function_class(model: FileModel, receiver: ast.expr) -> ClassInfo | None:
@@ -189,14 +258,18 @@ def function_class(model: FileModel, receiver: ast.expr) -> ClassInfo | None:
 
 
 def inside_function(model: FileModel, node: ast.AST) -> bool:
-    """Whether the code belongs to an autograd Function itself."""
+    """Whether the code belongs to an autograd Function itself, or is written for one: it has a `ctx`."""
     owner = model.class_of(node)
-    return owner is not None and owner.is_function
+    if owner is not None and owner.is_function:
+        return True
+    function = model.function(node)
+    return function is not None and any(arg.arg == "ctx" for arg in function.params)
 
 
-def apply_instead(model: FileModel, call: ast.Call, cls: ClassInfo) -> Repair | None:
-    """`Fn()(x)` -> `Fn.apply(x)`; an instance kept elsewhere has no fix here."""
-    match call.func:
-        case ast.Call(func=maker, args=[], keywords=[]) if model.class_named(maker) is cls:
-            return edits.repair("Use .apply", edits.replace_callee(model, call, f"{source_of(model, maker)}.apply"))
-    return None
+def apply_instead(model: FileModel, call: ast.Call) -> Repair | None:
+    """`Fn()` -> `Fn.apply` where the called instance was made without arguments."""
+    maker = maker_of(model, call)
+    if maker is None:
+        return None
+    name = edits.source_of(model, maker.func)
+    return edits.repair("Use .apply", edits.replace(model, maker, f"{name}.apply"))
