@@ -364,7 +364,8 @@ def augmented(run: Run, node: ast.AugAssign) -> None:
     if before.is_tensor and "maybe_number" not in before.facts:
         tensors.changed_in_place(run, node, node.target, before, value, name="torch.Tensor.__iop__")
         after = tensors.result(run, node, (before, value), name=after.name).but(
-            ident=before.ident, storage=before.storage, role=before.role)
+            ident=before.ident, role=before.role)
+        after = tensors.viewing(after, before)
     path = path_of(node.target)
     run.event("accumulate", node, before, value=value, path=path)
     if before.kind in (Kind.LIST, Kind.SET):

@@ -144,8 +144,8 @@ def parent(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Key
 def get_attribute(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:
     """`getattr(x, "name")` with a literal name."""
     if len(args) >= 2 and args[1].const == "data" and args[0].is_tensor:
-        return args[0].but(grad=Grad.NO, ident=node, site=node, name="torch.Tensor.data", role="",
-                           facts=args[0].facts | {"through_data"}, carried=frozenset())
+        return args[0].but(grad=Grad.NO, ident=node, site=node, name="torch.Tensor.data", role="", graph=frozenset(),
+                           bound=args[0], facts=args[0].facts | {"through_data"}, carried=frozenset())
     return UNKNOWN
 
 

@@ -163,8 +163,17 @@ def indexed(run: Run, node: ast.Subscript, base: Value, key: Value) -> Value:
     """`tensor[key]`: a view for basic indices, a copy for tensor, list and mask indices."""
     advanced = _advanced(node.slice, run)
     value = result(run, node, (base,), name="torch.Tensor.__getitem__", grad=_same_grad(run, base))
-    return value.but(storage=node if advanced else base.storage, squash=base.squash, sure=base.sure,
+    if not advanced:
+        value = viewing(value, base)
+    return value.but(squash=base.squash, sure=base.sure,
                      facts=value.facts | ({"advanced_index"} if advanced else frozenset()))
+
+
+def viewing(value: Value, base: Value) -> Value:
+    """The value as a view of `base`; a view of `x.data` still changes x behind autograd's back."""
+    if "through_data" in base.facts:
+        return value.but(storage=base.storage, bound=base.bound, facts=value.facts | {"through_data"})
+    return value.but(storage=base.storage)
 
 
 def _same_grad(run: Run, base: Value) -> Grad:
@@ -188,7 +197,7 @@ def attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
     name = node.attr
     if name == "data":
         return base.but(grad=Grad.NO, ident=node, site=node, name="torch.Tensor.data", carried=frozenset(), graph=frozenset(),
-                        role="", facts=base.facts | {"through_data"})
+                        role="", bound=base, facts=base.facts | {"through_data"})
     if name == "grad":
         return Value(Kind.TENSOR, sure=base.sure, grad=Grad.NO, ident=(base.ident, "grad"), storage=(base.ident, "grad"),
                      site=node, optional=True, role="grad")
@@ -197,7 +206,7 @@ def attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
         if entry.returns == "tensor":
             value = result(run, node, (base,), name=f"torch.Tensor.{name}", grad=_same_grad(run, base))
             shares = entry.view or entry.may_view
-            return value.but(storage=base.storage if shares else node, squash=base.squash if shares else "")
+            return viewing(value, base).but(squash=base.squash) if shares else value
         return KIND_WORDS.get(entry.returns, UNKNOWN)
     if knowledge.method(name) is not None:
         return Value(Kind.FUNCTION, name=f"torch.Tensor.{name}", bound=base)
@@ -289,7 +298,7 @@ def from_overload(run: Run, node: ast.AST, name: str, overload: Overload, operan
         value = value.but(sure=min(value.sure, Confidence.LIKELY))
     value = value.but(squash=squash_after(tail, first), facts=value.facts | dtype_facts(overload))
     if first.is_tensor and (overload.view or (overload.may_view and tail not in CONVERTING)):
-        value = value.but(storage=first.storage)
+        value = viewing(value, first)
     if overload.returns == "tensors":
         return several(node, value, overload)
     return value
