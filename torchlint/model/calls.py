@@ -136,7 +136,9 @@ def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, 
             if key.startswith(prefix + "."):
                 env[inner_self + key[len(prefix):]] = value
     grad = func.declared_grad if func.declared_grad is not None else run.grad
-    flow = followed(run, func, env, grad)
+    flow = followed(run, func, env, grad) if telling(env, func) else own_flow(func, grad)
+    if flow is None:
+        flow = followed(run, func, env, grad)
     for event in flow.events:
         if event.what != "yield":
             run.flow.events.append(lifted_event(run, event.seen_from(node, run.loops, run.guards), node, flow))
@@ -172,6 +174,33 @@ def lifted_event(run: Run, event: Event, call: ast.AST, flow: Flow) -> Event:
     if target is event.target and value is event.value:
         return event
     return replace(event, target=target, value=value)
+
+
+# Arguments of these kinds do not change what a function does with tensors.
+DULL = {Kind.NUMBER, Kind.STRING, Kind.NONE, Kind.DEVICE, Kind.DTYPE, Kind.SIZE, Kind.UNKNOWN, Kind.NDARRAY, Kind.RNG}
+
+
+def telling(env: dict[str, Value], func: FunctionInfo) -> bool:
+    """Whether what is passed says more than the function's own file knows of it."""
+    for name, value in env.items():
+        if name == func.self_name and value.cls is func.cls:
+            continue  # attributes are known per class, not per instance
+        if "output" in value.facts or value.source is not None:
+            return True
+        if value.kind in CONTAINERS:
+            if any(part.kind not in DULL for part in value.parts()):
+                return True
+        elif value.kind not in DULL:
+            return True
+    return False
+
+
+def own_flow(func: FunctionInfo, grad: bool | None) -> Flow | None:
+    """The function's flow as its own file shows it; None if it is being analysed or in another grad mode."""
+    if func.model.is_running(func.node):
+        return None
+    flow = func.model.flow(func.node)
+    return flow if flow.grad_before is grad else None
 
 
 def followed(run: Run, func: FunctionInfo, env: dict[str, Value], grad: bool | None) -> Flow:

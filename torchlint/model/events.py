@@ -81,6 +81,7 @@ class Flow:
     loops: dict[ast.AST, LoopState] = field(default_factory=dict)
     end: dict[str, Value] = field(default_factory=dict)
     return_values: list[tuple[ast.Return, Value]] = field(default_factory=list)
+    grad_before: bool | None = True
     grad_after: bool | None = True
     made: set[Hashable] = field(default_factory=set)  # operations recorded in graphs, see Value.graph
 

@@ -43,7 +43,7 @@ class Run:
         self.budget = budget if budget is not None else Budget()
         self.active = active
         self.owner = model.function_info(active[-1])  # also stands for a file's own code
-        self.flow = Flow()
+        self.flow = Flow(grad_before=grad)
         self.loops: tuple[ast.AST, ...] = ()
         self.guards: tuple[tuple[ast.AST, bool], ...] = ()
         self.breaks: list[list[Env]] = []
