@@ -291,7 +291,7 @@ class FileModel:
         if node in self._running or session.depth >= MAX_NESTING:
             session.cut += 1
             return Flow()
-        with session.nested(lambda: self._flows.pop(node, None)):
+        with session.nested(node, lambda: self._flows.pop(node, None)):
             self._running.add(node)
             try:
                 self._flows[node] = flow = analyse(self, node)

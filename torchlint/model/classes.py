@@ -203,7 +203,7 @@ class ClassInfo:
         if name in self._busy:
             session.cut += 1
             return UNKNOWN
-        with session.nested(lambda: self._attrs.pop(name, None), deeper=False):
+        with session.nested((self, name), lambda: self._attrs.pop(name, None), deeper=False):
             self._busy.add(name)
             try:
                 self._attrs[name] = value = self._attr(name)

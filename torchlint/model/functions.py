@@ -180,7 +180,7 @@ class FunctionInfo:
             def forget() -> None:
                 self._sites = None
 
-            with self.model.session.nested(forget, deeper=False):
+            with self.model.session.nested((self.node, "callers"), forget, deeper=False):
                 self._sites = self._find_call_sites()
         return self._sites if self._sites is not None else []
 

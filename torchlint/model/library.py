@@ -31,6 +31,8 @@ def call(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywo
     if name.startswith("torch.distributed.") and name.rpartition(".")[2] in COLLECTIVES:
         run.event("collective", node, args[0] if args else UNKNOWN, args=tuple(args), name=name)
         return Value(Kind.WORK, ident=node, site=node, optional=True)
+    if name.startswith("torch.nn.init.") and name.endswith("_") and args and args[0].is_tensor:
+        return initialise(run, node, name, args[0])
     if name.startswith("numpy."):
         return numpy(run, node, name, args)
     if name.startswith("math."):
@@ -275,6 +277,14 @@ def data_parallel(run: Run, node: ast.Call, name: str, args: list[Value], keywor
         return UNKNOWN
     rest = list(args[1].elements or ()) if len(args) > 1 and args[1].elements else args[1:2]
     return modules.call(run, node, args[0], rest, {})
+
+
+def initialise(run: Run, node: ast.Call, name: str, target: Value) -> Value:
+    """`torch.nn.init.normal_(x)` fills x under no_grad."""
+    before, run.grad = run.grad, False
+    tensors.changed_in_place(run, node, node.args[0] if node.args else node, target, UNKNOWN, name=name)
+    run.grad = before
+    return target
 
 
 def loaded(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from torchlint.model.events import Flow
 
 
+MAX_TRIES = 2  # classes that need each other in a circle would be analysed again and again
+
+
 class Session:
     """The state of nested analyses of one project.
 
@@ -21,11 +24,12 @@ class Session:
         self.depth = 0
         self.cut = 0
         self.followed: dict[Hashable, Flow] = {}  # calls of project functions that were followed already
+        self._tries: dict[Hashable, int] = {}
         self._provisional: list[Callable[[], object]] = []
 
     @contextmanager
-    def nested(self, forget: Callable[[], object], *, deeper: bool = True) -> Iterator[None]:
-        """One analysis; `forget` undoes its result if it turns out to be provisional."""
+    def nested(self, what: Hashable, forget: Callable[[], object], *, deeper: bool = True) -> Iterator[None]:
+        """One analysis of `what`; `forget` undoes its result if it turns out to be provisional."""
         before = self.cut
         self.depth += deeper
         try:
@@ -33,7 +37,10 @@ class Session:
         finally:
             self.depth -= deeper
             if self.cut > before and self.depth:
-                self._provisional.append(forget)
+                tried = self._tries.get(what, 0)
+                self._tries[what] = tried + 1
+                if tried < MAX_TRIES:
+                    self._provisional.append(forget)
             if not self.depth:
                 pending, self._provisional = self._provisional, []
                 for undo in pending:

@@ -263,6 +263,12 @@ def call_function(run: Run, node: ast.Call, dotted: str, args: list[Value], keyw
     if entry.inplace and args and args[0].is_tensor:
         changed_in_place(run, node, node.args[0] if node.args else node, args[0], UNKNOWN, name=dotted)
     first = args[0] if args else keywords.get("input", UNKNOWN)
+    inplace = keywords.get("inplace")
+    if inplace is not None and inplace.const is True and first.is_tensor and node.args:
+        changed_in_place(run, node, node.args[0], first, UNKNOWN, name=dotted)
+    for keyword in node.keywords:
+        if keyword.arg == "out" and keywords["out"].is_tensor:
+            changed_in_place(run, node, keyword.value, keywords["out"], UNKNOWN, name=dotted)
     return from_overload(run, node, dotted, overload, operands, first, reliable=True)
 
 
