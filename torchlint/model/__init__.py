@@ -288,8 +288,10 @@ class FileModel:
         if known is not None:
             return known
         session = self.session
-        if node in self._running or session.depth >= MAX_NESTING:
-            session.cut += 1
+        if session.meets(node):
+            return Flow()
+        if session.depth >= MAX_NESTING:
+            session.cut()
             return Flow()
         with session.nested(node, lambda: self._flows.pop(node, None)):
             self._running.add(node)

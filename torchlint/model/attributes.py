@@ -190,10 +190,8 @@ def store_attribute(run: Run, target: ast.Attribute, base: Value, value: Value) 
     run.event("store_attr", target, base, value=value, path=path_of(target), name=name)
     path = path_of(target)
     if path:
-        if base.kind is Kind.MODULE and value.is_tensor and base.cls is not None:
-            before = base.cls.attr(name)
-            if before.role in ("buffer", "parameter") and not value.role:
-                value = value.but(role="buffer" if before.role == "buffer" else "")
+        if base.cls is not None and value.is_tensor and base.cls.registered_as(name) == "buffer":
+            value = value.but(role="buffer")
         run.set(path, value)
     run.record(target, value)
 

@@ -121,7 +121,7 @@ def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, 
             return context_value(func)
         return Value(Kind.LIST, item=func.model.flow(func.node).yields, ident=node, facts=frozenset({"generator"}))
     if func.node in run.active:
-        func.model.session.cut += 1
+        func.model.session.cuts += 1
         return UNKNOWN
     if run.depth >= MAX_DEPTH or run.budget.steps <= 0:
         return fallback(run, node, func, args)
@@ -212,11 +212,11 @@ def followed(run: Run, func: FunctionInfo, env: dict[str, Value], grad: bool | N
     known = session.followed.get(key)
     if known is not None:
         return known
-    before = session.cut
+    before = session.cuts
     sub = Run(func.model, env=env.copy(), grad=grad, depth=run.depth + 1, budget=run.budget,
               active=(*run.active, func.node))
     flow = follow(sub, func)
-    if session.cut == before and run.budget.steps > 0:
+    if session.cuts == before and run.budget.steps > 0:
         session.followed[key] = flow
     return flow
 

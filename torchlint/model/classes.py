@@ -27,7 +27,6 @@ class ClassInfo:
         self.model = model
         self.node = node
         self._attrs: dict[str, Value] = {}
-        self._busy: set[str] = set()
 
     def __repr__(self) -> str:
         return f"ClassInfo({self.dotted})"
@@ -200,15 +199,10 @@ class ClassInfo:
         if name in self._attrs:
             return self._attrs[name]
         session = self.model.session
-        if name in self._busy:
-            session.cut += 1
+        if session.meets((self, name)):
             return UNKNOWN
         with session.nested((self, name), lambda: self._attrs.pop(name, None), deeper=False):
-            self._busy.add(name)
-            try:
-                self._attrs[name] = value = self._attr(name)
-            finally:
-                self._busy.discard(name)
+            self._attrs[name] = value = self._attr(name)
         return value
 
     def _attr(self, name: str) -> Value:
@@ -244,6 +238,14 @@ class ClassInfo:
         if kind in (Kind.UNKNOWN, Kind.TENSOR):
             return UNKNOWN
         return Value(kind, sure=Confidence.LIKELY, ident=(self, name))
+
+    def registered_as(self, name: str) -> str:
+        """ "buffer", "parameter" or "module" if the class registers the name by a call, else ""."""
+        for cls in self.project_mro:
+            for _, stmt, _ in cls.stores.get(name, ()):
+                if isinstance(stmt, ast.Call) and isinstance(stmt.func, ast.Attribute):
+                    return REGISTERING[stmt.func.attr]
+        return ""
 
     def _stored(self, method: FunctionInfo | None, stmt: ast.AST, expr: ast.expr | None) -> Value:
         if isinstance(stmt, ast.Call):

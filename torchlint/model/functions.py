@@ -177,6 +177,9 @@ class FunctionInfo:
     def call_sites(self) -> list[ast.Call]:
         """Calls in the same file that surely or likely call this function."""
         if self._sites is None:
+            if self.model.session.meets((self.node, "callers")):
+                return []
+
             def forget() -> None:
                 self._sites = None
 

@@ -1,6 +1,7 @@
 """Analyses that need one another: what was learned while one of them was cut short is forgotten."""
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -8,40 +9,69 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torchlint.model.events import Flow
 
-
 MAX_TRIES = 2  # classes that need each other in a circle would be analysed again and again
+NOTHING = sys.maxsize
 
 
 class Session:
     """The state of nested analyses of one project.
 
-    An analysis that meets itself gets an empty answer (`cut`). What others concluded from that empty
-    answer holds only until the outermost analysis is done, so that the order of questions does not
-    change the answers.
+    An analysis that meets one that is still running gets an empty answer (a cut). What was concluded from
+    it holds only until the running one is done, so that the order of questions does not change the answers.
     """
 
     def __init__(self) -> None:
-        self.depth = 0
-        self.cut = 0
+        self.cuts = 0
+        self.depth = 0  # flows that wait for one another
         self.followed: dict[Hashable, Flow] = {}  # calls of project functions that were followed already
+        self._level = 0
+        self._lowest = NOTHING  # the outermost running analysis that the current one has met
+        self._running: dict[Hashable, int] = {}
         self._tries: dict[Hashable, int] = {}
-        self._provisional: list[Callable[[], object]] = []
+        self._provisional: list[tuple[int, Callable[[], object]]] = []
+
+    def meets(self, what: Hashable) -> bool:
+        """Whether `what` is being analysed already; if so the caller's conclusions are provisional."""
+        level = self._running.get(what)
+        if level is None:
+            return False
+        self.cut(level)
+        return True
+
+    def cut(self, level: int = 1) -> None:
+        """Note an empty answer that a running analysis (by default the outermost) would have filled."""
+        self.cuts += 1
+        self._lowest = min(self._lowest, level)
 
     @contextmanager
     def nested(self, what: Hashable, forget: Callable[[], object], *, deeper: bool = True) -> Iterator[None]:
         """One analysis of `what`; `forget` undoes its result if it turns out to be provisional."""
-        before = self.cut
+        self._level += 1
+        mine, outer, self._lowest = self._level, self._lowest, NOTHING
+        self._running[what] = mine
         self.depth += deeper
         try:
             yield
         finally:
             self.depth -= deeper
-            if self.cut > before and self.depth:
-                tried = self._tries.get(what, 0)
-                self._tries[what] = tried + 1
-                if tried < MAX_TRIES:
-                    self._provisional.append(forget)
-            if not self.depth:
-                pending, self._provisional = self._provisional, []
-                for undo in pending:
-                    undo()
+            self._level -= 1
+            del self._running[what]
+            self._settle(mine)
+            if self._lowest < mine:
+                self._keep_until(what, self._lowest, forget)
+            self._lowest = min(outer, self._lowest if self._lowest < mine else NOTHING)
+
+    def _settle(self, level: int) -> None:
+        """Forget what waited for the analysis that is done."""
+        waiting, self._provisional = self._provisional, []
+        for until, forget in waiting:
+            if until >= level:
+                forget()
+            else:
+                self._provisional.append((until, forget))
+
+    def _keep_until(self, what: Hashable, level: int, forget: Callable[[], object]) -> None:
+        tried = self._tries.get(what, 0)
+        self._tries[what] = tried + 1
+        if tried < MAX_TRIES:
+            self._provisional.append((level, forget))
