@@ -123,8 +123,6 @@ def missing(model: FileModel, question: Question) -> list[str]:
     have = describe(model.value(node)) | {f"dotted={model.name_of(node)}"}
     lacking = []
     for word in question.words:
-        if word.startswith("not=") and word[4:] in have:
-            lacking.append(word)
-        elif not word.startswith("not=") and word not in have:
+        if (word.startswith("not=") and word[4:] in have) or (not word.startswith("not=") and word not in have):
             lacking.append(word)
     return [f"{word} (have: {' '.join(sorted(have))})" for word in lacking]

@@ -22,7 +22,7 @@ from torchlint.model.functions import FunctionInfo
 from torchlint.model.interp import analyse
 from torchlint.model.positions import Positions
 from torchlint.model.session import Session
-from torchlint.model.tree import FUNCTIONS, Node, Place, Tree
+from torchlint.model.tree import Node, Place, Tree
 from torchlint.model.values import NONE, UNKNOWN, Grad, Kind, Value
 from torchlint.project import FileIndex, Project, Scope, Symbol
 

@@ -173,9 +173,9 @@ class ClassInfo:
             me = method.self_name
             if not me:
                 continue
-            for stmt, target, value in method.attribute_stores:
-                if isinstance(target.value, ast.Name) and target.value.id == me:
-                    found.setdefault(target.attr, []).append((method, stmt, value))
+            for stmt, attribute, stored in method.attribute_stores:
+                if isinstance(attribute.value, ast.Name) and attribute.value.id == me:
+                    found.setdefault(attribute.attr, []).append((method, stmt, stored))
             for call in method.calls:
                 self._registered(method, me, call, found)
         return found
@@ -266,7 +266,7 @@ class ClassInfo:
 
     def instance(self, ident: object = None, site: ast.AST | None = None) -> Value:
         """A value that stands for an instance."""
-        return Value(self.kind, name=self.dotted, cls=self, ident=ident or self, site=site)  # type: ignore[arg-type]
+        return Value(self.kind, name=self.dotted, cls=self, ident=ident or self, site=site)
 
     @functools.cached_property
     def has_dynamic_attributes(self) -> bool:

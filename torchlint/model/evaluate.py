@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from torchlint.findings import Confidence
 from torchlint.model import attributes, calls, tensors
@@ -12,9 +13,9 @@ from torchlint.model.values import (
     NUMBER,
     STRING,
     UNKNOWN,
+    Grad,
     Kind,
     Value,
-    join,
     join_all,
 )
 
@@ -272,7 +273,7 @@ def _yield(run: Run, node: ast.Yield | ast.YieldFrom) -> Value:
     return UNKNOWN
 
 
-EXPRESSIONS = {
+EXPRESSIONS: dict[type[ast.AST], Callable[[Run, Any], Value]] = {
     ast.Name: _name, ast.Constant: _constant, ast.BinOp: _binary, ast.UnaryOp: _unary, ast.Compare: _compare,
     ast.BoolOp: _bool_op, ast.IfExp: _ternary, ast.Tuple: _tuple, ast.List: _tuple, ast.Set: _set, ast.Dict: _dict,
     ast.Attribute: _attribute, ast.Subscript: _subscript, ast.Slice: _slice, ast.ListComp: _comprehension,
@@ -339,7 +340,7 @@ def item_of(run: Run, value: Value, at: ast.AST) -> Value:
     if value.kind is Kind.TENSOR:
         return tensors.row(run, at, value)
     if value.kind is Kind.PARAMETERS:
-        return value.item or Value(Kind.TENSOR, role="parameter", grad=tensors.Grad.YES, ident=at, storage=at)
+        return value.item or Value(Kind.TENSOR, role="parameter", grad=Grad.YES, ident=at, storage=at)
     if value.kind in (Kind.LOADER, Kind.DATASET):
         return attributes.dataset_item(run, value, at)
     if value.kind is Kind.SIZE:

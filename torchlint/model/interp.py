@@ -5,11 +5,11 @@ The second pass over a loop sees what the first one left, with attached values m
 from __future__ import annotations
 
 import ast
-from collections.abc import Hashable, Sequence, Set
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Sequence, Set
+from typing import TYPE_CHECKING, Any
 
 from torchlint.model import evaluate
-from torchlint.model.contexts import exit_context, enter_context
+from torchlint.model.contexts import enter_context, exit_context
 from torchlint.model.events import Event, Flow, LoopState
 from torchlint.model.functions import FunctionInfo
 from torchlint.model.narrow import assume
@@ -263,8 +263,7 @@ def run_try(run: Run, node: ast.Try) -> None:
     grad_after = run.grad
     for handler in node.handlers:
         run.grad = grad
-        start = merge(dict(before), after) if after is not None else dict(before)
-        assert start is not None
+        start: Env = (merge(dict(before), after) if after is not None else None) or dict(before)
         if handler.name:
             start[handler.name] = Value(Kind.INSTANCE, name="builtins.Exception")
         after = merge(after, run.branch(start, handler.body, (handler, True)))
@@ -383,7 +382,7 @@ def run_definition(run: Run, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.
     run.set(node.name, value)
 
 
-HANDLERS = {
+HANDLERS: dict[type[ast.AST], Callable[[Run, Any], None]] = {
     ast.If: run_if, ast.For: run_loop, ast.AsyncFor: run_loop, ast.While: run_loop, ast.With: run_with,
     ast.AsyncWith: run_with, ast.Try: run_try, ast.Match: run_match, ast.Return: run_return, ast.Break: run_jump,
     ast.Continue: run_jump, ast.Raise: run_raise, ast.Assert: run_raise, ast.Assign: run_assign,

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torchlint import knowledge
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torchlint.model.interp import Run
 
 Keywords = dict[str, Value]
+Constructor = Callable[["Run", ast.Call, list[Value], Keywords], Value]
 WRAPPERS = {
     "torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel", "torch.nn.parallel.DataParallel",
     "torch.distributed.fsdp.FullyShardedDataParallel",
@@ -219,21 +221,21 @@ def _dict(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Va
     return value.but(fields=value.fields + named, item=join_all(parts) if parts else value.item)
 
 
-def _of(kind: Kind):  # type: ignore[no-untyped-def]
+def _of(kind: Kind) -> Constructor:
     def make(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
         return _list(kind, run, node, args)
 
     return make
 
 
-def _plain(value: Value):  # type: ignore[no-untyped-def]
+def _plain(value: Value) -> Constructor:
     def make(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
         return value.but(ident=node, site=node) if value.kind not in (Kind.NUMBER, Kind.STRING) else value
 
     return make
 
 
-CONSTRUCTORS = {
+CONSTRUCTORS: dict[str, Constructor] = {
     "torch.nn.Parameter": _parameter, "torch.nn.Buffer": _buffer, "collections.deque": _deque,
     "builtins.list": _of(Kind.LIST), "builtins.tuple": _of(Kind.TUPLE), "builtins.set": _of(Kind.SET),
     "builtins.frozenset": _of(Kind.SET), "builtins.dict": _dict, "collections.OrderedDict": _dict,

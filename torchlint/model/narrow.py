@@ -27,15 +27,15 @@ def assume(run: Run, test: ast.expr, env: Env) -> tuple[Env | None, Env | None]:
             return yes, no
         case ast.BoolOp(op=ast.And(), values=values):
             yes_env: Env | None = dict(env)
-            for value in values:
+            for part in values:
                 if yes_env is not None:
-                    yes_env = assume(run, value, yes_env)[0]
+                    yes_env = assume(run, part, yes_env)[0]
             return yes_env, dict(env)
         case ast.BoolOp(op=ast.Or(), values=values):
             no_env: Env | None = dict(env)
-            for value in values:
+            for part in values:
                 if no_env is not None:
-                    no_env = assume(run, value, no_env)[1]
+                    no_env = assume(run, part, no_env)[1]
             return dict(env), no_env
         case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
             none, other = _split_none(run, left, env)

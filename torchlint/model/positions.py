@@ -35,7 +35,7 @@ class Positions:
             if node not in parents:
                 return Span(1, 1, 1, 1)
             node = parents[node]
-        line, end_line = node.lineno, node.end_lineno
+        line, end_line = node.lineno, node.end_lineno  # type: ignore[attr-defined]
         start = self.column(line, node.col_offset)  # type: ignore[attr-defined]
         end = self.column(end_line, node.end_col_offset)  # type: ignore[attr-defined]
         return Span(line, start, end_line, end)
