@@ -47,7 +47,7 @@ NO = "with torch.no_grad():\n"
      f"{NO}    for g in gs:\n        for p in g:\n            p.zero_()\n    w.zero_()\n"),
     ("for p in ps:\n    p.data.zero_()\nelse:\n    x = 1\n",
      f"for p in ps:\n    {NO}        p.zero_()\nelse:\n    x = 1\n"),
-    ("if c: w.data.zero_(); v.data.zero_()\n", f"if c:\n    {NO}        w.zero_()\n        v.zero_()\n"),
+    ("if c: w.data.zero_(); v.data.zero_()\n", f"if c:\n    {NO}        w.zero_(); v.zero_()\n"),
     (f"{NO}    w.data.add_(1)\n", f"{NO}    w.add_(1)\n"),
     ("y = w.data.add_(1)  # keep\n", f"{NO}    y = w.add_(1)  # keep\n"),
     ("[p.data.zero_() for p in ps]\n", f"{NO}    [p.zero_() for p in ps]\n"),

@@ -88,21 +88,17 @@ class _Wrap:
             return ()
         found = list(self.extra)
         head = f"{self.outer}with {self.header}:\n" if self.header is not None else ""
-        shared: set[int] = set()  # first lines of statements that start in the middle of a line
-        for stmt in self.run:
-            start = place.whole(stmt)[0]
-            if not place.first_on_line(start):
-                shared.add(place.line_of(start))
-                opening = f"\n{head}{self.outer}{self.unit}"
-                found.append(place.edit(*_gap_before(self.model, stmt), opening))
-                head = ""
-            elif head:
-                at = place.line_start(start)
-                found.append(place.edit(at, at, head + self.unit))
-                shared.add(place.line_of(start))
-                head = ""
+        start = place.whole(self.run[0])[0]
+        opened = -1  # the line on which the block is opened
+        if not place.first_on_line(start):
+            opened = place.line_of(start)
+            opening = f"\n{head}{self.outer}{self.unit}"
+            found.append(place.edit(*_gap_before(self.model, self.run[0]), opening))
+        elif head:
+            opened = place.line_of(start)
+            found.append(place.edit(place.starts[opened], place.starts[opened], head + self.unit))
         for line in lines:
-            if line not in shared and line not in place.inside_strings and place.lines[line].strip():
+            if line != opened and line not in place.inside_strings and place.lines[line].strip():
                 found.append(place.edit(place.starts[line], place.starts[line], self.unit))
         if after is not None and not place.first_on_line(place.whole(after)[0]):
             found.append(place.edit(*_gap_before(self.model, after), "\n" + self.outer))

@@ -1,0 +1,221 @@
+"""Write files so that each holds its old bytes or its new ones, whatever happens in between.
+
+All new files are written beside the old ones first; only then are they put in their place, one rename
+each. If a rename fails, or Python is interrupted, those already made are taken back.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass(frozen=True)
+class Change:
+    """New bytes for a file, and the bytes that it had when it was read."""
+
+    path: str
+    old: bytes
+    new: bytes
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A file that was not written, and why in one sentence."""
+
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: not written: {self.why}"
+
+
+class _Unfit(Exception):
+    """A file that must be left alone; the message says why."""
+
+
+@dataclass
+class _Prepared:
+    """A file whose new bytes lie ready."""
+
+    change: Change
+    target: str  # where links lead to
+    fresh: str  # the new bytes, under a name of their own
+    backup: str = ""  # a second name of the old file
+
+
+def write_files(changes: Iterable[Change]) -> list[Failure]:
+    """Write files, all or none. Returns the files that were left alone.
+
+    A file that has changed since it was read, that cannot be written, or whose owner could not be
+    kept, is left alone; the others are still written. If anything else goes wrong (disk full), all
+    files are as they were and each is in the result. Links stay links, permissions and owner are kept.
+    KeyboardInterrupt leaves all files old, or all new.
+    """
+    failures: list[Failure] = []
+    ready: list[_Prepared] = []
+    changes = list(changes)
+    try:
+        for change in changes:
+            try:
+                ready.append(_prepare(change))
+            except _Unfit as error:
+                failures.append(Failure(change.path, str(error)))
+        with _interrupts_later():
+            _put_in_place(ready)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        done = {failure.path for failure in failures}
+        failures += [Failure(change.path, why) for change in changes if change.path not in done]
+    finally:
+        for item in ready:
+            _forget(item.fresh)
+            _forget(item.backup)
+    return failures
+
+
+def write_file(path: str, old: bytes, new: bytes) -> Failure | None:
+    """Write one file; see `write_files`."""
+    failures = write_files([Change(path, old, new)])
+    return failures[0] if failures else None
+
+
+def _prepare(change: Change) -> _Prepared:
+    """Write the new bytes beside the file. _Unfit if it must be left alone, OSError if that fails."""
+    target = os.path.realpath(change.path)
+    try:
+        status = os.stat(target)
+    except OSError as error:
+        raise _Unfit(error.strerror or "cannot be read") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise _Unfit("not a regular file")
+    if not os.access(target, os.W_OK):
+        raise _Unfit("permission denied")
+    if not _holds(target, change.old):
+        raise _Unfit("it has changed since it was read")
+    try:
+        handle, fresh = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", dir=os.path.dirname(target))
+    except PermissionError:
+        raise _Unfit("no new file may be made in its directory") from None
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(change.new)
+            stream.flush()
+            os.fsync(stream.fileno())
+        _like(fresh, target, status)
+    except BaseException:
+        _forget(fresh)
+        raise
+    return _Prepared(change, target, fresh)
+
+
+def _holds(path: str, data: bytes) -> bool:
+    with open(path, "rb") as stream:
+        return stream.read() == data
+
+
+def _still_old(item: _Prepared) -> None:
+    """A last look, for other files take time to write, too."""
+    if not _holds(item.target, item.change.old):
+        raise OSError(0, f"{item.change.path} has changed since it was read")
+
+
+def _like(fresh: str, target: str, status: os.stat_result) -> None:
+    """Give a new file the owner, permissions and extended attributes of the old one."""
+    mine = os.stat(fresh)
+    if (mine.st_uid, mine.st_gid) != (status.st_uid, status.st_gid) and hasattr(os, "chown"):
+        try:
+            os.chown(fresh, status.st_uid, status.st_gid)
+        except OSError:
+            raise _Unfit("its owner could not be kept") from None
+    os.chmod(fresh, stat.S_IMODE(status.st_mode))
+    if hasattr(os, "listxattr"):
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(target):
+                with contextlib.suppress(OSError):
+                    os.setxattr(fresh, name, os.getxattr(target, name))
+
+
+def _put_in_place(ready: list[_Prepared]) -> None:
+    """Rename the new files over the old ones; on any failure take those already made back."""
+    done: list[_Prepared] = []
+    try:
+        for item in ready:
+            if len(ready) > 1:
+                item.backup = _second_name(item.target)
+        for item in ready:
+            _still_old(item)
+            done.append(item)
+            os.replace(item.fresh, item.target)
+    except BaseException:
+        for item in done:
+            _take_back(item)
+        raise
+    for folder in {os.path.dirname(item.target) for item in ready}:
+        _sync(folder)
+
+
+def _second_name(target: str) -> str:
+    """A second name for a file, under which it survives being replaced."""
+    folder, name = os.path.split(target)
+    for number in range(1000):
+        backup = os.path.join(folder, f".{name}.{os.getpid()}.{number}.old")
+        try:
+            os.link(target, backup)
+        except FileExistsError:
+            continue
+        except (OSError, NotImplementedError):
+            return ""  # no hard links here: the old bytes are still in memory
+        return backup
+    return ""
+
+
+def _take_back(item: _Prepared) -> None:
+    """Bring the old file back if the new one has taken its place."""
+    if _holds(item.target, item.change.old):
+        return
+    if item.backup:
+        os.rename(item.backup, item.target)
+        return
+    with contextlib.suppress(_Unfit):
+        os.rename(_prepare(Change(item.target, item.change.new, item.change.old)).fresh, item.target)
+
+
+def _forget(path: str) -> None:
+    """Remove a file if it is there."""
+    if path:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _sync(folder: str) -> None:
+    """Make renames in a directory last, where the system has a way to."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back until the block is left, so that it cannot fall between two renames."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    before = signal.getsignal(signal.SIGINT) or signal.default_int_handler
+    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            signal.raise_signal(signal.SIGINT)
