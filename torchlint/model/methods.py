@@ -157,7 +157,7 @@ def scaler_method(run: Run, node: ast.Call, base: Value, name: str, args: list[V
         case "scale":
             return first.but(ident=node, site=node, facts=first.facts | {"scaled"}, bound=base) if first.is_tensor else (
                 Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=Grad.YES, ident=node, storage=node, site=node,
-                      facts=frozenset({"scaled"}), bound=base))
+                      facts=frozenset({"scaled"}), bound=base, graph=tensors.made_from(node, first).graph))
         case "step":
             run.event("step", node, first, via=base, name="scaler.step")
             return UNKNOWN

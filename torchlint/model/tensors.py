@@ -103,7 +103,7 @@ def grown(run: Run, node: ast.AST, operands: Iterable[Value]) -> frozenset[Hasha
                 continue
             found |= value.graph
             if value.role in ("parameter", "leaf") and value.ident is not None:
-                found.add(value.ident)
+                found.add(("leaf", value.ident))
     if len(found) < MAX_GRAPH:
         found.add(node)
         run.flow.made.add(node)
@@ -150,7 +150,13 @@ def binary(run: Run, node: ast.BinOp | ast.AugAssign, left: Value, right: Value)
         return STRING
     if Kind.NDARRAY in (left.kind, right.kind):
         return Value(Kind.NDARRAY, sure=Confidence.LIKELY)
-    return UNKNOWN
+    return made_from(node, left, right)
+
+
+def made_from(node: ast.AST, *parts: Value) -> Value:
+    """Something unknown that is computed from unknown values: if it has a graph, they are in it."""
+    graph = frozenset(("leaf", v.ident) for v in parts if not v.known and v.ident is not None)
+    return Value(ident=node, graph=graph.union(*(v.graph for v in parts if not v.known))) if graph else UNKNOWN
 
 
 def row(run: Run, node: ast.AST, base: Value) -> Value:

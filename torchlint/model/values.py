@@ -102,7 +102,7 @@ class Value:
     source: Hashable = None  # the module or function call it came from
     carried: frozenset[ast.AST] = frozenset()  # loops whose earlier iteration made part of its graph
     # What its autograd graph holds: the nodes of operations (those of a helper as (call, node), those of an
-    # earlier iteration as ("earlier", node)), and the idents of leaves.
+    # earlier iteration as ("earlier", node)), and leaves as ("leaf", ident).
     graph: frozenset[Hashable] = frozenset()
     optional: bool = False  # may also be None
     facts: frozenset[str] = frozenset()  # small further truths, see `Fact` names where they are set
