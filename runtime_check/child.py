@@ -48,6 +48,7 @@ class Job:
     scratch: str
     started: float
     deadline: float
+    status: int | None = None  # the wait status, once the child has been waited for
     line: bytearray = field(default_factory=bytearray)
 
 
@@ -105,9 +106,7 @@ def conduct(case: Case, scratch: str) -> Outcome:
     except BaseException as error:  # the verdict on a failure of ours
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error}".splitlines()[0]
-        outcome = cannot_tell(
-            f"the check itself failed at {os.path.basename(place.filename)}:{place.lineno} ({text})"
-        )
+        outcome = cannot_tell(f"the check itself failed at {os.path.basename(place.filename)}:{place.lineno} ({text})")
     return Outcome(outcome.verdict, outcome.why, outcome.evidence, outcome.how, time.monotonic() - started)
 
 
@@ -159,18 +158,36 @@ def start(case: Case, keep: set[int]) -> Job:
     return Job(case.key, process, reading, scratch, now, now + case.seconds)
 
 
-def kill(job: Job) -> int:
-    """Ends a job's whole process group; returns the child's wait status."""
-    for send in (os.killpg, os.kill):
-        try:
+def ended(job: Job) -> bool:
+    """Whether a child has ended; takes note of its status."""
+    if job.status is None:
+        process, status = os.waitpid(job.process, os.WNOHANG)
+        if process:
+            job.status = status
+    return job.status is not None
+
+
+def settle(job: Job) -> None:
+    """Gives a child that has closed its pipe, and so is about to end, a moment to do so."""
+    for _ in range(20):
+        if ended(job):
+            return
+        time.sleep(TICK / 10)
+
+
+def kill(job: Job) -> None:
+    """Ends a job's whole process group, be its leader gone already."""
+    for send in (os.killpg, os.kill) if job.status is None else (os.killpg,):
+        with contextlib.suppress(OSError):
             send(job.process, signal.SIGKILL)
-        except OSError:
-            continue
-    return os.waitpid(job.process, 0)[1]
+    if job.status is None:
+        os.waitpid(job.process, 0)
 
 
-def why_died(status: int) -> str:
+def why_died(status: int | None) -> str:
     """A sentence about a child that ended without a result."""
+    if status is None:
+        return "the code closed the pipe of the check, so no result came back"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         known = {
@@ -233,28 +250,36 @@ class Server:
 
     def collect(self, job: Job) -> None:
         """Takes what a child wrote; a full line or a closed pipe ends it."""
-        data = os.read(job.pipe, 1 << 16)
+        try:
+            data = os.read(job.pipe, 1 << 16)
+        except BlockingIOError:
+            return
         job.line += data
         if data and not job.line.endswith(b"\n") and len(job.line) <= LONGEST_LINE:
             return
-        status = kill(job)
+        if not data:
+            settle(job)
         try:
             outcome = Outcome.from_line(job.line.decode("ascii"))
         except (ValueError, KeyError, TypeError):
-            outcome = cannot_tell(why_died(status))
-        self.finish(job, outcome, reaped=True)
+            outcome = cannot_tell(why_died(job.status))
+        self.finish(job, outcome)
 
     def expire(self) -> None:
-        """Ends children that are past their time."""
+        """Ends children that are past their time, or gone while something else holds their pipe."""
         now = time.monotonic()
-        for job in [job for job in self.jobs.values() if job.deadline < now]:
-            limit = job.deadline - job.started
-            self.finish(job, cannot_tell(f"no result within {limit:g} s; raise --timeout to wait longer"))
+        for job in list(self.jobs.values()):
+            if ended(job):
+                self.collect(job)
+                if job.process in self.jobs:
+                    self.finish(job, cannot_tell(why_died(job.status)))
+            elif job.deadline < now:
+                limit = f"{job.deadline - job.started:g} s"
+                self.finish(job, cannot_tell(f"no result within {limit}; raise --timeout to wait longer"))
 
-    def finish(self, job: Job, outcome: Outcome, *, reaped: bool = False) -> None:
+    def finish(self, job: Job, outcome: Outcome) -> None:
         """Frees what a job held and sends its outcome."""
-        if not reaped:
-            kill(job)
+        kill(job)
         self.selector.unregister(job.pipe)
         os.close(job.pipe)
         del self.jobs[job.process]

@@ -139,10 +139,12 @@ class Guard:
 
     def about_network(self, event: str, args: tuple[Any, ...]) -> str:
         """Objection to a connection; sockets of the local file system are allowed."""
-        address = args[1] if event in ("socket.connect", "socket.bind") else args[0] if args else ""
-        if isinstance(address, (str, bytes)) and event in ("socket.connect", "socket.bind"):
-            return ""
-        return f"use the network ({shorten(address)})"
+        if event in ("socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"):
+            address = args[1]
+            if address is None or isinstance(address, (str, bytes)):
+                return ""
+            return f"use the network ({shorten(address)})"
+        return f"use the network ({shorten(args[0] if args else event)})"
 
 
 def same_group(process: int) -> bool:
@@ -184,8 +186,8 @@ def limit_resources(memory: int = MEMORY, *, address_space: bool = True) -> None
 
 
 def replace_builtin_ways_out(guard: Guard) -> None:
-    """Covers what raises no audit event: old Python's sleep, multiprocessing's spawn, C++ writers."""
-    if sys.version_info < (3, 11):
+    """Covers what raises no audit event: sleep before Python 3.13, multiprocessing's spawn, C++ writers."""
+    if sys.version_info < (3, 13):
         sleep = time.sleep
 
         def short_sleep(seconds: Any) -> None:

@@ -1,0 +1,280 @@
+"""Experiments that misbehave: each costs one verdict with a clear reason, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from runtime_check.evidence import Environment, Evidence, Outcome, Verdict
+from runtime_check.plan import Case, statement_lines
+from runtime_check.pool import Pool, PoolError
+from torchlint.claims import Claim, GraphGrows, Raises
+
+HARMLESS = "import torch\nx = torch.ones(2)\nx.view(3)\n"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(2) as running:
+        yield running
+
+
+def case(text: str, line: int = 0, key: int = 0, claim: Claim | None = None, seconds: float = 10.0) -> Case:
+    """A whole program; the flagged line is the last one unless given."""
+    text = textwrap.dedent(text).lstrip("\n")
+    lines = statement_lines(text, line or text.count("\n"))
+    claim = claim or Raises("RuntimeError", "shape")
+    return Case(key, "program.py", "TL000", "test", claim, text, (lines,), whole=True, seconds=seconds)
+
+
+def outcome(pool: Pool, text: str, **given: float) -> Outcome:
+    """What comes of running one program. Another experiment beside it must not notice."""
+    good = case(HARMLESS, key=1)
+    results = {c.key: o for c, o in pool.run([case(text, **given), good])}  # type: ignore[arg-type]
+    assert results[1].verdict is Verdict.CONFIRMED, results[1]
+    return results[0]
+
+
+def test_the_environment_is_described(pool: Pool) -> None:
+    import torch
+
+    assert pool.environment is not None
+    assert pool.environment.torch == torch.__version__
+    assert pool.environment.device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import os\nos._exit(3)\n", "exit status 3"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", "segmentation fault"),
+        ("import ctypes\nctypes.string_at(0)\n", "segmentation fault"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "too much memory"),
+        ("import os\nos.closerange(3, 64)\nos._exit(0)\n", "exit status 0"),
+        ("import os\nos.closerange(3, 64)\nwhile True:\n    pass\n", "closed the pipe"),
+    ],
+)
+def test_a_crash_costs_one_verdict(pool: Pool, program: str, reason: str) -> None:
+    result = outcome(pool, program)
+    assert result.verdict is Verdict.CANNOT_TELL
+    assert reason in result.why
+
+
+def test_a_hang_outside_python_is_ended_by_the_parent(pool: Pool) -> None:
+    started = time.monotonic()
+    # Signals wait until a call in C returns: only the parent can end this.
+    result = outcome(pool, "x = 10**13\nsum(range(x))\n", seconds=1.5)
+    assert result.verdict is Verdict.CANNOT_TELL
+    assert "no result within 1.5 s" in result.why
+    assert time.monotonic() - started < 6
+
+
+def test_an_endless_loop_ends_in_time(pool: Pool) -> None:
+    result = outcome(pool, "x = 0\nwhile True:\n    x += 1\n", line=3, seconds=2)
+    assert result.verdict in (Verdict.CANNOT_TELL, Verdict.NOT_REACHED)
+    assert result.seconds < 3
+
+
+def test_processes_of_a_child_end_with_it(pool: Pool, tmp_path: Path) -> None:
+    program = """
+    import os, time
+    if os.fork() == 0:
+        while True:
+            time.sleep(0.5)
+    os._exit(0)
+    """
+    before = forked()
+    result = outcome(pool, program)
+    assert "exit status 0" in result.why and result.seconds < 5
+    time.sleep(0.3)
+    assert forked() <= before
+
+
+def forked() -> int:
+    """How many processes run this test's server code."""
+    count = 0
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            count += b"runtime_check.child" in entry.read_bytes()
+        except OSError:
+            continue
+    return count
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("open('/tmp/torchlint-must-not-exist', 'w')\n", "write /tmp/torchlint-must-not-exist"),
+        ("import os\nos.mkdir('/tmp/torchlint-must-not-exist')\n", "create /tmp/torchlint-must-not-exist"),
+        ("import os\nos.remove('/tmp/torchlint-no-such-file')\n", "delete /tmp/torchlint-no-such-file"),
+        ("import pathlib\npathlib.Path('../x').write_text('')\n", "write ../x"),
+        ("import torch\ntorch.save({}, '/tmp/torchlint-must-not-exist')\n", "write /tmp/torchlint-must-not-exist"),
+        ("import subprocess\nsubprocess.run(['true'])\n", "start another program"),
+        ("import os\nos.system('true')\n", "start another program"),
+        ("import socket\nsocket.create_connection(('127.0.0.1', 9))\n", "use the network"),
+        ("import urllib.request\nurllib.request.urlopen('http://localhost:9')\n", "use the network"),
+        ("import time\ntime.sleep(100)\n", "sleep for 100 s"),
+        ("import os\nos.kill(1, 0)\n", "signal to process 1"),
+        ("try:\n    open('/tmp/torchlint-must-not-exist', 'w')\nexcept OSError:\n    pass\n", "write /tmp"),
+    ],
+)  # fmt: skip
+def test_what_is_not_allowed_is_stopped_with_a_reason(pool: Pool, program: str, reason: str) -> None:
+    result = outcome(pool, program, line=program.count("\n"))
+    assert result.verdict in (Verdict.CANNOT_TELL, Verdict.NOT_REACHED), result
+    assert reason in result.why
+    assert not os.path.exists("/tmp/torchlint-must-not-exist")
+
+
+def test_no_connection_is_made(pool: Pool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        port = server.getsockname()[1]
+        outcome(pool, f"import socket\nsocket.create_connection(('127.0.0.1', {port}))\n")
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+def test_memory_is_limited(pool: Pool) -> None:
+    result = outcome(pool, "import torch\nx = torch.ones(1 << 30)\n")
+    assert result.verdict is not Verdict.CONFIRMED
+    assert "memory" in result.why
+
+
+def test_file_size_is_limited(pool: Pool) -> None:
+    result = outcome(pool, "with open('big', 'wb') as f:\n    f.write(bytes(100 << 20))\n")
+    assert result.verdict is not Verdict.CONFIRMED
+    assert "File too large" in result.why
+
+
+def test_writing_into_the_scratch_folder_is_allowed(pool: Pool) -> None:
+    program = """
+    import pathlib, tempfile, torch
+    pathlib.Path('a').write_text('x')
+    torch.save({}, 'b.pt')
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, 'c').write_text('y')
+    torch.ones(2).view(3)
+    """
+    assert outcome(pool, program).verdict is Verdict.CONFIRMED
+
+
+def test_the_scratch_folder_goes_away(pool: Pool, tmp_path: Path) -> None:
+    result = outcome(pool, "import os\nraise RuntimeError('shape ' + os.getcwd())\n")
+    folder = result.why.split("shape ")[1].split()[0]
+    assert "tl-" in folder
+    assert not os.path.exists(folder)
+
+
+def test_standard_input_is_empty_and_output_does_not_leak(pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
+    program = """
+    import os, sys
+    print('to stdout'); print('to stderr', file=sys.stderr); os.write(1, b'raw')
+    assert sys.stdin.read() == ''
+    raise RuntimeError('shape')
+    """
+    assert outcome(pool, program).verdict is Verdict.CONFIRMED
+    out, err = capfd.readouterr()
+    assert "to std" not in out + err and "raw" not in out
+
+
+def test_workers_of_a_data_loader_may_run(pool: Pool) -> None:
+    program = """
+    import torch
+    from torch.utils.data import DataLoader
+    rows = [x for x in DataLoader(torch.arange(8), batch_size=2, num_workers=2)]
+    assert len(rows) == 4
+    raise RuntimeError('shape')
+    """
+    assert outcome(pool, program).verdict is Verdict.CONFIRMED
+
+
+def test_backward_works_in_children(pool: Pool) -> None:
+    # With a parent that has computed on two threads, this would hang.
+    program = """
+    import torch
+    w = torch.ones(64, 64, requires_grad=True)
+    (w @ w).sum().backward()
+    raise RuntimeError('shape')
+    """
+    assert outcome(pool, program).verdict is Verdict.CONFIRMED
+
+
+def test_a_failure_of_the_check_is_cannot_tell(pool: Pool) -> None:
+    broken = case(HARMLESS, claim=GraphGrows())
+    broken = Case(**{**broken.__dict__, "flagged": ("no lines",)})
+    ((_, result),) = pool.run([broken])
+    assert result.verdict is Verdict.CANNOT_TELL
+    assert result.why.startswith("the check itself failed at ")
+
+
+def test_a_dead_server_is_started_again(pool: Pool) -> None:
+    assert pool.server is not None
+    first = pool.server.pid
+    # The parent of a child is the server: the child may not end it, so the test does.
+    pool.server.kill()
+    results = list(pool.run([case(HARMLESS, key=n) for n in range(4)]))
+    assert pool.server is not None and pool.server.pid != first
+    verdicts = [o.verdict for _, o in results]
+    assert len(verdicts) == 4 and verdicts[-1] is Verdict.CONFIRMED
+    assert all("died" in o.why for _, o in results if o.verdict is not Verdict.CONFIRMED)
+
+
+def test_nothing_is_started_after_the_time_is_over(pool: Pool) -> None:
+    results = list(pool.run([case(HARMLESS, key=n) for n in range(3)], seconds=-1))
+    assert [o.verdict for _, o in results] == [Verdict.CANNOT_TELL] * 3
+    assert "--max-seconds" in results[0][1].why
+
+
+def test_ten_experiments_a_second(pool: Pool) -> None:
+    cases = [case(HARMLESS, key=n) for n in range(40)]
+    started = time.monotonic()
+    verdicts = [o.verdict for _, o in pool.run(cases)]
+    rate = len(cases) / (time.monotonic() - started)
+    assert verdicts == [Verdict.CONFIRMED] * 40
+    assert rate >= 10, f"{rate:.1f} a second"
+
+
+def test_a_missing_torch_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
+    monkeypatch.setattr("runtime_check.pool.START", "import sys; sys.path.insert(0, {root!r});" + (
+        f"sys.path.insert(0, {str(tmp_path)!r});"
+        "from runtime_check.child import serve; serve({requests}, {replies}, {device!r})"
+    ))  # fmt: skip
+    with pytest.raises(PoolError, match=r"^torch cannot be imported \(no torch here\)$"):
+        Pool().start()
+
+
+def test_a_device_that_is_not_there_is_one_clear_line() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is there")
+    with pytest.raises(PoolError, match="no CUDA device"):
+        Pool(device="cuda").start()
+    with Pool(device="auto") as automatic:
+        assert automatic.environment is not None and automatic.environment.device == "cpu"
+
+
+def test_outcomes_survive_the_way_through_json() -> None:
+    rows = (Evidence("nodes", "12", "after 3", "4 – “x”"),)
+    before = Outcome(Verdict.REFUTED, "why\nnot", rows, "the program", 1.25)
+    assert "\n" not in before.to_line()
+    assert Outcome.from_line(before.to_line()) == before
+    for bad in (
+        "",
+        "[]",
+        "{}",
+        '{"verdict": "sure"}',
+        '{"verdict":"refuted","why":"","evidence":[1],"how":"","seconds":0}',
+    ):
+        with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):
+            Outcome.from_line(bad)
+    assert Environment("2", "3", "x").device == "cpu"
