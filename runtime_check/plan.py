@@ -17,7 +17,8 @@ from runtime_check import sandbox
 from runtime_check.advice import advised
 from torchlint.claims import Claim
 from torchlint.files import Source
-from torchlint.findings import Edit, Finding, Fix
+from torchlint.findings import Edit, Finding, Fix, Safety
+from torchlint.fixes.imports import import_edits
 from torchlint.rule import Example, Rule
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ def apply_fixes(text: str, fixes: list[Fix]) -> str:
             imports += [line for line in fix.imports if line not in imports]
     for start, end, new in sorted(taken, reverse=True):
         text = text[:start] + new + text[end:]
-    return with_imports(text, [line for line in imports if line not in text])
+    extra = import_edits(Source("", text), imports)
+    return apply_fixes(text, [Fix(Safety.SAFE, "imports", extra)]) if extra else text
 
 
 def offsets(edit: Edit, starts: list[int]) -> tuple[int, int, str]:
@@ -138,21 +140,6 @@ def offsets(edit: Edit, starts: list[int]) -> tuple[int, int, str]:
         raise ValueError(f"an edit outside the text: line {span.line}")
     start = starts[span.line - 1] + span.column - 1
     return start, starts[span.end_line - 1] + span.end_column - 1, edit.text
-
-
-def with_imports(text: str, statements: list[str]) -> str:
-    """The text with import statements put after its docstring and `__future__` imports."""
-    if not statements:
-        return text
-    place = 0
-    for index, node in enumerate(ast.parse(text).body):
-        docstring = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if not docstring and not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
-            break
-        place = node.end_lineno or node.lineno
-    lines = text.splitlines(keepends=True)
-    lines[place:place] = [statement + "\n" for statement in statements]
-    return "".join(lines)
 
 
 # -- findings -----------------------------------------------------------------------------------
@@ -198,9 +185,7 @@ def from_finding(
 TOGETHER = {"TL301": ("TL301", "TL302"), "TL302": ("TL301", "TL302")}
 
 
-def correct(
-    finding: Finding, text: str, flagged: Lines, others: tuple[Finding, ...]
-) -> tuple[str | None, str]:
+def correct(finding: Finding, text: str, flagged: Lines, others: tuple[Finding, ...]) -> tuple[str | None, str]:
     """The corrected text and what it is: fixed, else with the rule's advice followed; None if neither."""
     codes = TOGETHER.get(finding.code, ())
     partners = [other.fix for other in others if other.code in codes and other != finding]
@@ -265,9 +250,7 @@ class Checked:
     fixed: Outcome | None = None
 
 
-def check_example(
-    rule: Rule, example: Example, *, fixed: str | None = None, seconds: float = 30.0
-) -> Checked:
+def check_example(rule: Rule, example: Example, *, fixed: str | None = None, seconds: float = 30.0) -> Checked:
     """Tests the rule's claim on an example: the bad program, the good one, and the fixed bad one.
 
     Starts a server process of its own; use `check_examples` for many.

@@ -42,7 +42,7 @@ def hits(rule: Rule, text: str) -> list[Hit]:
 
 def fixed(rule: Rule, text: str) -> str:
     """The text after all fixes of a rule, unsafe ones too."""
-    return fix_source(Source("<example>", text), lambda one: findings(rule, one), unsafe=True).text
+    return fix_source(Source("<example>", text), lambda one: findings(rule, one.text), unsafe=True).text
 
 
 def told(found: Iterable[Finding]) -> str:

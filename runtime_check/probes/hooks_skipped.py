@@ -1,18 +1,19 @@
 """HooksSkipped: a module's forward runs, and the forward hooks registered on it do not.
 
-Watched are calls of a `forward` from the flagged statement itself, and calls of a `__call__` that the
-flagged statement defines. A call counts as skipped when no forward hook ran on that module before it
+Watched are calls of a `forward` from the flagged statement itself, or all calls of the flagged class
+where its definition is at fault. A call counts as skipped when no forward hook ran on that module before it
 returned and torch's own `Module.__call__` was not its caller.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook
@@ -20,12 +21,20 @@ from torch.nn.modules.module import register_module_forward_hook
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
 
-#: torch's code between a call of a module and its forward.
-MACHINERY: frozenset[CodeType] = frozenset(
-    function.__code__
-    for name in ("_call_impl", "_wrapped_call_impl", "_slow_forward", "__call__")
-    if hasattr(function := torch.nn.Module.__dict__.get(name), "__code__")
-)
+#: The file with torch's code between a call of a module and its forward.
+MACHINERY = torch.nn.modules.module.__file__
+
+
+DEFINITION = "TL401"  # flags the method that stands in the way, not a call
+
+
+def class_around(text: str, line: int) -> str:
+    """The name of the innermost class around a line, or an empty string."""
+    best, first = "", 0
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef) and first <= node.lineno <= line <= (node.end_lineno or 0):
+            best, first = node.name, node.lineno
+    return best
 
 
 @dataclass
@@ -40,10 +49,15 @@ class Calls:
 
 
 class Watch:
-    """Follows the calls of one run."""
+    """Follows the calls of one run.
 
-    def __init__(self, program: Program, calls: Calls) -> None:
+    With `definitions`, calls of the flagged class count; else calls that a flagged statement makes.
+    """
+
+    def __init__(self, program: Program, calls: Calls, definitions: bool) -> None:
+        self.definitions = definitions
         self.path, self.calls = program.path, calls
+        self.classes = {name for spot in program.spots if (name := class_around(program.text, spot.first))}
         self.stretches = [(spot.first, spot.last) for spot in program.spots]
         self.open: dict[FrameType, tuple[torch.nn.Module, int]] = {}  # module, hooks that had run on it
         self.fired: Counter[int] = Counter()
@@ -62,12 +76,12 @@ class Watch:
         elif (
             event == "call"
             and frame.f_code.co_name in ("forward", "__call__")
-            and frame.f_code not in MACHINERY
+            and frame.f_code.co_filename != MACHINERY
         ):
             module = self.receiver(frame)
             if module is None or not self.interesting(frame, module):
                 return
-            if frame.f_back is not None and frame.f_back.f_code in MACHINERY:
+            if frame.f_back is not None and frame.f_back.f_code.co_filename == MACHINERY:
                 self.calls.normal += 1
             else:
                 self.open[frame] = module, self.fired[id(module)]
@@ -89,9 +103,11 @@ class Watch:
     def interesting(self, frame: FrameType, module: torch.nn.Module) -> bool:
         """Whether a call is made by, or defined at, a flagged statement. `super().forward` is neither."""
         code, caller = frame.f_code, frame.f_back
-        if code.co_filename == self.path and any(a <= code.co_firstlineno <= b for a, b in self.stretches):
+        if any(module is other for other, _ in self.open.values()):
+            return False  # inside a call that is counted already
+        if self.definitions and code.co_filename == self.path and type(module).__name__ in self.classes:
             return True
-        while caller is not None and caller.f_code in MACHINERY:
+        while caller is not None and caller.f_code.co_filename == MACHINERY:
             caller = caller.f_back
         if caller is None or caller.f_code.co_filename != self.path:
             return False
@@ -100,9 +116,9 @@ class Watch:
 
 
 @contextmanager
-def watched(program: Program, calls: Calls) -> Iterator[None]:
+def watched(program: Program, calls: Calls, definitions: bool) -> Iterator[None]:
     """Counts while it lasts."""
-    watch = Watch(program, calls)
+    watch = Watch(program, calls, definitions)
     handle = register_module_forward_hook(watch.hook)
     old = sys.getprofile()
     sys.setprofile(watch.profile)
@@ -116,7 +132,7 @@ def watched(program: Program, calls: Calls) -> Iterator[None]:
 def measure(bench: Bench, program: Program, way: Way) -> Calls:
     """Counts the calls of one run."""
     calls = Calls(Run(way.label))
-    with watched(program, calls):
+    with watched(program, calls, bench.case.code == DEFINITION):
         calls.run = bench.run(program, way)
     return calls
 
@@ -147,9 +163,7 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
                 tuple(rows),
                 way.label,
             )
-        return cannot_tell(
-            "the hooks do not run, and there is no corrected program to compare with", rows, way.label
-        )
+        return cannot_tell("the hooks do not run, and there is no corrected program to compare with", rows, way.label)
     good = measure(bench, bench.corrected, other)
     ran = sum(good.hooks[kind] for kind in bad.kinds)
     rows.append(Evidence(label, str(sum(bad.hooks[kind] for kind in bad.kinds)), bench.against, str(ran)))
