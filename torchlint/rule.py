@@ -122,7 +122,7 @@ def rule_from(module: ModuleType, layer: str) -> Rule:
         module=module.__name__,
         claim=module.CLAIM,
         examples=tuple(module.EXAMPLES),
-        clean=tuple(module.CLEAN),
+        clean=tuple(textwrap.dedent(text).strip("\n") + "\n" for text in module.CLEAN),
     )
 
 

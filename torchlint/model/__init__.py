@@ -92,6 +92,10 @@ class FileModel:
         """Parents from the nearest outwards."""
         return self._tree.ancestors(node)
 
+    def has(self, node: ast.AST) -> bool:
+        """Whether a node is of this file's tree."""
+        return node in self._tree.places
+
     def statement(self, node: ast.AST) -> ast.stmt:
         """The innermost statement around a node (or the node itself)."""
         return self._tree.statement(node)

@@ -25,7 +25,9 @@ def free_name(run: Run, node: ast.Name) -> Value:
         if node.id in scope.nonlocals or node.id not in scope.bindings:
             continue
         owner = scope.node
-        if owner in run.active or isinstance(owner, ast.ClassDef):
+        if owner in run.active:
+            return borrowed(run, owner, node.id)
+        if isinstance(owner, ast.ClassDef):
             return Value(ident=(owner, node.id))
         if isinstance(owner, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             found = model.flow(owner).end.get(node.id)
@@ -33,6 +35,16 @@ def free_name(run: Run, node: ast.Name) -> Value:
                 return found.but(sure=min(found.sure, Confidence.LIKELY), const=None)
         return Value(ident=(owner, node.id))
     return UNKNOWN
+
+
+def borrowed(run: Run, owner: ast.AST, name: str) -> Value:
+    """A variable of a function (or file) that is being followed: what it holds at the moment of the call."""
+    run.model.session.cuts += 1  # the answer depends on the moment: it must not be remembered
+    outer = run.outer
+    while outer is not None and outer.active[-1] is not owner:
+        outer = outer.outer
+    found = outer.get(name) if outer is not None else None
+    return found if found is not None else Value(ident=(owner, name))
 
 
 def named(run: Run, dotted: str, site: ast.AST) -> Value:
@@ -122,7 +134,7 @@ def instance_attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
         return UNKNOWN
     value = base.cls.attr(name)
     if value.known:
-        if value.ident is None or isinstance(value.ident, ast.arg):
+        if value.ident is None:
             return value.but(ident=(base.cls, name))
         return value
     if base.kind is Kind.MODULE:

@@ -197,7 +197,7 @@ def telling(env: dict[str, Value], func: FunctionInfo) -> bool:
 
 def own_flow(func: FunctionInfo, grad: bool | None) -> Flow | None:
     """The function's flow as its own file shows it; None if it is being analysed or in another grad mode."""
-    if func.model.is_running(func.node):
+    if func.model.is_running(func.node) or any(func.model.is_running(owner) for owner in func.borrows_from):
         return None
     flow = func.model.flow(func.node)
     return flow if flow.grad_before is grad else None
@@ -214,7 +214,7 @@ def followed(run: Run, func: FunctionInfo, env: dict[str, Value], grad: bool | N
         return known
     before = session.cuts
     sub = Run(func.model, env=env.copy(), grad=grad, depth=run.depth + 1, budget=run.budget,
-              active=(*run.active, func.node))
+              active=(*run.active, func.node), outer=run)
     flow = follow(sub, func)
     if session.cuts == before and run.budget.steps > 0:
         session.followed[key] = flow

@@ -281,6 +281,43 @@ class ClassInfo:
         return False
 
 
+def super_init_calls(init: FunctionInfo) -> list[ast.Call]:
+    """Calls of a parent's constructor in a body: `super().__init__(...)`, `Base.__init__(self, ...)`."""
+    return [call for call in init.calls if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__"]
+
+
+def runs_module_init(cls: ClassInfo, init: FunctionInfo, depth: int = 0) -> bool:
+    """Whether a constructor gets to `Module.__init__`, itself or through methods; True where that is unclear."""
+    for call in init.calls:
+        match call.func:
+            case ast.Attribute(value=receiver, attr="__init__"):
+                if _leads_to_module(cls, init, receiver):
+                    return True
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner == init.self_name and depth < 3:
+                helper = cls.method(name)
+                if helper is not None and helper is not init and runs_module_init(cls, helper, depth + 1):
+                    return True
+    return False
+
+
+def _leads_to_module(cls: ClassInfo, init: FunctionInfo, receiver: ast.expr) -> bool:
+    """Whether `receiver.__init__(...)` runs `Module.__init__` for an instance of the class."""
+    if isinstance(receiver, ast.Call):  # super()
+        for base in (init.cls or cls).bases:
+            if not isinstance(base, ClassInfo) or base.is_module:
+                return True
+            own = base.method("__init__")
+            if own is not None:
+                return bool(super_init_calls(own)) or bool(base.outside and not base.fully_known)
+        return True
+    named = init.model.class_named(receiver)
+    if named is None or named.is_module or not named.fully_known:
+        return True
+    own = named.method("__init__")
+    return own is None or any(isinstance(c.func, ast.Attribute) and isinstance(c.func.value, ast.Call)
+                              for c in super_init_calls(own))
+
+
 def class_kind(dotted: str) -> Kind:
     """What instances of an outside class are; UNKNOWN when nothing is known of it."""
     if not dotted:
@@ -313,4 +350,4 @@ OTHER_KINDS = {
     "numpy.ndarray": Kind.NDARRAY,
 }
 
-__all__ = ["FUNCTION", "MODULE", "ClassInfo", "class_kind"]
+__all__ = ["FUNCTION", "MODULE", "ClassInfo", "class_kind", "runs_module_init", "super_init_calls"]

@@ -107,6 +107,21 @@ class FunctionInfo:
         return found
 
     @functools.cached_property
+    def borrows_from(self) -> frozenset[ast.AST]:
+        """The functions or files whose variables the body reads (imports and definitions aside)."""
+        found = set()
+        own = self.model.scope_of(self.node)
+        for node in self.own_nodes:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own.bindings:
+                for scope in self.model.scopes(node):
+                    bound = scope.bindings.get(node.id)
+                    if bound and node.id not in scope.nonlocals:
+                        if not isinstance(bound[-1], (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)):
+                            found.add(scope.node)
+                        break
+        return frozenset(found)
+
+    @functools.cached_property
     def calls(self) -> list[ast.Call]:
         """Calls in the body, in source order."""
         return [node for node in self.own_nodes if isinstance(node, ast.Call)]
@@ -249,7 +264,8 @@ class FunctionInfo:
     def _as_parameter(value: Value, arg: ast.arg) -> Value:
         if value.kind in (Kind.NUMBER, Kind.STRING, Kind.NONE):
             return value.but(const=None)
-        return value.but(ident=arg if value.ident is None else value.ident)
+        # The parameter stands for itself, whichever of several objects the calls pass.
+        return value.but(ident=arg, storage=arg) if value.is_tensor else value.but(ident=arg)
 
     def _role_value(self, arg: ast.arg) -> Value | None:
         if self.cls is None:

@@ -35,13 +35,14 @@ class Run:
     """One pass over one body. `env` is None where the code cannot be reached."""
 
     def __init__(self, model: FileModel, *, env: Env, grad: bool | None, depth: int = 0, budget: Budget | None = None,
-                 active: tuple[ast.AST, ...] = ()) -> None:
+                 active: tuple[ast.AST, ...] = (), outer: Run | None = None) -> None:
         self.model = model
         self.env: Env | None = env
         self.grad = grad
         self.depth = depth
         self.budget = budget if budget is not None else Budget()
         self.active = active
+        self.outer = outer  # the run that called this one
         self.owner = model.function_info(active[-1])  # also stands for a file's own code
         self.flow = Flow(grad_before=grad)
         self.loops: tuple[ast.AST, ...] = ()

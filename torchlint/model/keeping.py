@@ -1,0 +1,152 @@
+"""Questions about what outlives an iteration: stores of values with a graph, and which loops they grow in."""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchlint.model.evaluate import path_of
+from torchlint.model.events import Event
+from torchlint.model.graphs import retains
+from torchlint.model.values import Value
+
+if TYPE_CHECKING:
+    from torchlint.model import FileModel
+
+KEEPING = ("append", "appendleft", "extend", "extendleft", "insert", "add", "__setitem__", "__iadd__", "setdefault",
+           "put", "push")
+
+
+@dataclass(frozen=True)
+class Store:
+    """A value put where it outlives the statement: added to a sum, or put into a container or tensor."""
+
+    node: ast.AST
+    path: str  # of what it is put into
+    values: tuple[Value, ...]  # with a graph, or perhaps with one
+    loops: tuple[ast.AST, ...]
+    event: Event | None = None
+
+
+def stores(model: FileModel, function: ast.AST) -> Iterator[Store]:
+    """Stores in a function (and in the methods that it calls) of values that may carry a graph."""
+    flow = model.flow(function)
+    for event in flow.events:
+        match event.what:
+            case "accumulate" if event.grad is not False:
+                yield from _store(model, event, event.path)
+            case "store" if event.name in KEEPING and not _constant_key(event.node):
+                yield from _store(model, event, event.path)
+            case "inplace" if event.grad is not False and event.name != "torch.Tensor.__iop__":
+                if not event.target.attached or event.target.carried:
+                    yield from _store(model, event, event.path)
+            case "store_attr" if event.value.carried:
+                yield from _store(model, event, event.path)
+    for assign in model.nodes(ast.Assign):
+        match assign:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp() | ast.Call() as made):
+                place = model.place(assign)
+                if (place.function or model.tree) is function and model.value(made).carried & set(place.loops):
+                    value = model.value(made)
+                    if value.attached and _reads(made, name):
+                        yield Store(assign, name, (value,), place.loops)
+
+
+def _reads(expr: ast.expr, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(expr))
+
+
+def _store(model: FileModel, event: Event, path: str) -> Iterator[Store]:
+    if event.depth:
+        # In a method of an object: only what the object keeps counts.
+        receiver = path_of(event.node.func.value) if isinstance(event.node, ast.Call) and isinstance(
+            event.node.func, ast.Attribute) else ""
+        root, _, rest = path.partition(".")
+        if not receiver or not rest or root != "self":
+            return
+        path = f"{receiver}.{rest}"
+    values = tuple(event.value.attached_parts()) or (
+        (event.value,) if not event.value.known and event.value.ident is not None else ())
+    if path and values:
+        yield Store(event.node, path, values, event.loops, event)
+
+
+def _constant_key(node: ast.AST) -> bool:
+    """Whether an item is always put under the same key, or under one that is not a counter."""
+    match node:
+        case ast.Subscript(slice=ast.Constant()):
+            return True
+    return False
+
+
+def growing_loops(model: FileModel, store: Store) -> list[ast.AST]:
+    """The loops around a store in which what it puts into lives on from iteration to iteration."""
+    return [loop for loop in store.loops if isinstance(loop, (ast.For, ast.AsyncFor, ast.While))
+            and not any(not guarded for guarded in resets(model, store, loop))]
+
+
+def resets(model: FileModel, store: Store, loop: ast.AST) -> Iterator[bool]:
+    """For each place in the loop where the target of a store is made anew or emptied: whether under a condition."""
+    outer = {id(test) for test, _ in model.place(store.node).guards}
+    for node in ast.walk(loop):
+        if any(_starts(store.path, path) for path in _bound(node, loop)) and node is not store.node:
+            guards = [test for test, _ in model.place(node).guards if id(test) not in outer and _inside(model, test, loop)]
+            yield bool(guards)
+
+
+def _inside(model: FileModel, node: ast.AST, loop: ast.AST) -> bool:
+    return any(parent is loop for parent in model.ancestors(node))
+
+
+def _starts(path: str, prefix: str) -> bool:
+    return bool(prefix) and (path == prefix or path.startswith((f"{prefix}.", f"{prefix}[")))
+
+
+def _bound(node: ast.AST, loop: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield from (p for p in _targets(target) if not any(
+                    path_of(part) == p for part in ast.walk(value) if isinstance(part, (ast.Name, ast.Attribute))))
+        case ast.AnnAssign(target=target, value=ast.expr()):
+            yield from _targets(target)
+        case ast.For(target=target) | ast.AsyncFor(target=target) | ast.comprehension(target=target):
+            yield from _targets(target)
+        case ast.withitem(optional_vars=ast.expr() as target):
+            yield from _targets(target)
+        case ast.Call(func=ast.Attribute(value=receiver, attr="clear" | "zero_" | "reset" | "detach_")):
+            yield path_of(receiver)
+        case ast.Delete(targets=targets):
+            for target in targets:
+                yield path_of(target.value if isinstance(target, ast.Subscript) else target)
+
+
+def _targets(target: ast.expr) -> Iterator[str]:
+    match target:
+        case ast.Tuple(elts=elts) | ast.List(elts=elts):
+            for elt in elts:
+                yield from _targets(elt)
+        case ast.Starred(value=inner):
+            yield from _targets(inner)
+        case ast.Subscript(value=inner, slice=ast.Slice()):
+            yield path_of(inner)
+        case _:
+            yield path_of(target)
+
+
+def backwarded(model: FileModel, function: ast.AST, value: Value, loop: ast.AST | None) -> bool:
+    """Whether a backward in the loop (or anywhere in the function) uses up the graph of a value."""
+    for event in model.flow(function).of("backward"):
+        if (loop is None or loop in event.loops) and not retains(event.node) and shares(event.target, value):
+            return True
+    return False
+
+
+def shares(target: Value, value: Value) -> bool:
+    """Whether the graph of a backward's target and a value's graph hold a common operation of this iteration."""
+    if target.ident is not None and target.ident == value.ident:
+        return True
+    if not value.known:
+        return ("leaf", value.ident) in target.graph
+    return any(not (isinstance(key, tuple) and key[0] in ("leaf", "earlier")) for key in value.graph & target.graph)
