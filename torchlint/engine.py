@@ -152,13 +152,16 @@ def _outside(name: str, folder: Path, project: Project) -> bool:
     """Whether importing `name` in `folder` leads to no torch: a known package that no project file hides."""
     if name not in sys.stdlib_module_names and name not in HARMLESS:
         return False
-    key = ("outside", name, folder)
-    if key not in project.cache:
+    known = project.session(_Outside)
+    key = (name, folder)
+    if key not in known:
         bases = project.search_dirs(folder)
-        project.cache[key] = not any(
-            (base / name).is_dir() or (base / f"{name}.py").is_file() for base in bases
-        )
-    return bool(project.cache[key])
+        known[key] = not any((base / name).is_dir() or (base / f"{name}.py").is_file() for base in bases)
+    return known[key]
+
+
+class _Outside(dict[tuple[str, Path], bool]):
+    """What `_outside` knows; one for each project."""
 
 
 def _finding(rule: Rule, hit: Hit, model: FileModel) -> Finding:

@@ -1,6 +1,8 @@
 """From paths to a report: every file once, in as many processes as are wanted, in a fixed order."""
 from __future__ import annotations
 
+import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from pathlib import Path
 
 from torchlint.builtin import every_rule
 from torchlint.config import Options
@@ -26,6 +29,7 @@ Progress = Callable[[int, int], None]  # files done, files in all
 
 FEW = 16  # files for which starting processes costs more than it saves
 CHUNK = 24  # files that a process gets at a time
+HELD = 300  # models that a process keeps; one of a long file takes some megabytes
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,9 @@ class Checker:
 
     def file(self, found: Found) -> Checked:
         """Read and check a file; whatever goes wrong becomes a finding."""
+        if len(self.project.cache) > HELD:
+            self.project = Project(self.project.roots)
+            gc.collect()
         if found.path.endswith(".ipynb"):
             return self._unchecked(found, "notebooks are not supported yet")
         try:
@@ -90,10 +97,11 @@ def lint_paths(
     discovery = discover(paths, options.exclude, options.base)
     checker = Checker(selection, Project(roots(paths)))
     checked: list[Checked] = []
-    for part in _all(checker, discovery.files, jobs(options)):
-        checked += part
-        if progress is not None:
-            progress(len(checked), len(discovery.files))
+    with _no_gc():
+        for part in _all(checker, discovery.files, jobs(options)):
+            checked += part
+            if progress is not None:
+                progress(len(checked), len(discovery.files))
     return Report(
         findings=tuple(sorted((f for one in checked for f in one.findings), key=lambda f: f.order)),
         errors=discovery.errors,
@@ -103,6 +111,18 @@ def lint_paths(
         notes=selection.notes,
         seconds=time.perf_counter() - start,
     )
+
+
+@contextlib.contextmanager
+def _no_gc() -> Iterator[None]:
+    """Without the garbage collector, which would look through all trees and models again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def jobs(options: Options) -> int:
@@ -168,8 +188,7 @@ def _start(selection: Selection, roots: Sequence[os.PathLike[str]]) -> None:
     """Make a process ready: its own project, and interrupts left to the parent."""
     global _checker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from pathlib import Path
-
+    gc.disable()  # see _no_gc
     _checker = Checker(selection, Project(Path(root) for root in roots))
 
 
