@@ -125,6 +125,8 @@ def test_quote(text, quote):
     ("y = x if(a)else 2\n", "a", "b or c", "y = x if(b or c)else 2\n"),
     ("assert-x\n", "-x", "x", "assert x\n"),
     ("y = sum(a for a in b)\n", "(a for a in b)", "z", "y = sum(z)\n"),
+    ("with f(x): pass\n", "f(x)", "a, b", "with ((a, b)): pass\n"),
+    ("with f(x) as y: pass\n", "f(x)", "(a, b)", "with ((a, b)) as y: pass\n"),
     ("y = sum((a for a in b))\n", "(a for a in b)", "z", "y = sum(z)\n"),
     ("class A(f(x)): pass\n", "f(x)", "g", "class A(g): pass\n"),
     ("@f(x)\ndef g(): pass\n", "f(x)", "h", "@h\ndef g(): pass\n"),

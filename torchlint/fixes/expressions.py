@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchlint.findings import Edit
 from torchlint.fixes.layout import FSTRING_POSITIONS, layout
-from torchlint.fixes.precedence import PRIMARY, field_of, level, needed, text_level
+from torchlint.fixes.precedence import ATOM, PRIMARY, field_of, level, needed, parse_expression, text_level
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
@@ -88,11 +88,18 @@ def fit(model: FileModel, node: ast.expr, text: str) -> str:
     if parent is None or parens(model, node):
         return text
     holds, loose = text_level(text)
+    if isinstance(parent, ast.withitem) and _is_tuple(text):
+        return f"(({text}))" if holds < ATOM else f"({text})"  # `with (a, b):` has two items
     if holds < needed(parent, field_of(parent, node)):
         return f"({text})"
     if loose and not inside_brackets(model, layout(model.source).range(node)[0], model.statement(node)):
         return f"({text})"
     return text
+
+
+def _is_tuple(text: str) -> bool:
+    parsed = parse_expression(text)
+    return parsed is not None and isinstance(parsed[0], ast.Tuple)
 
 
 def _word(text: str) -> bool:
