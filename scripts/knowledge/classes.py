@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.nn as nn
 from knowledge import names, signatures
-from knowledge.operators import text_of
 
 # File of torch/nn/modules -> kind of the modules defined there.
 KINDS = {
@@ -74,7 +73,7 @@ def constructor(cls: type) -> str:
     if len(params) == 2 and [p.name for p in params] == ["*args", "**kwargs"]:
         base = next((b for b in cls.__mro__[1:] if "__init__" in vars(b)), object)
         return constructor(base) if base not in (object, nn.Module) else "*args|**kwargs"
-    return text_of(signatures.Signature(params, "none")).rpartition(">")[0]
+    return signatures.text_of(signatures.Signature(params, "none")).rpartition(">")[0]
 
 
 def build_one(cls: type[nn.Module]) -> nn.Module | None:
@@ -193,7 +192,7 @@ OBJECTS = {
     "torch.autograd.Variable": "tensor", "torch.autograd.Function": "function",
     "torch.autograd.function.InplaceFunction": "function", "torch.autograd.function.FunctionCtx": "ctx",
     "torch.device": "device", "torch.dtype": "dtype_class", "torch.Size": "size", "torch.Generator": "generator",
-    "torch.amp.GradScaler": "scaler", "torch.cuda.amp.GradScaler": "scaler", "torch.cpu.amp.GradScaler": "scaler",
+    "torch.GradScaler": "scaler", "torch.cuda.amp.GradScaler": "scaler", "torch.cpu.amp.GradScaler": "scaler",
     "torch.no_grad": "context:no_grad", "torch.inference_mode": "context:inference_mode",
     "torch.enable_grad": "context:enable_grad", "torch.set_grad_enabled": "context:set_grad_enabled",
     "torch.autograd.set_detect_anomaly": "context:anomaly", "torch.autograd.detect_anomaly": "context:anomaly",

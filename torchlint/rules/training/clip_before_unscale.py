@@ -1,0 +1,185 @@
+"""Gradients clipped while a GradScaler still holds them multiplied by its scale.
+
+`scaler.scale(loss).backward()` leaves gradients that are larger by the loss scale (65536 at first).
+`scaler.step` divides them again, but a clip before that compares the scaled norm with the limit, so nearly
+every step is shrunk to almost nothing.
+
+Call `scaler.unscale_(optimizer)` before clipping. A scaler made with `enabled=False` scales nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.claims import WrongGradient
+from torchlint.findings import Safety, Severity
+from torchlint.fixes import edits
+from torchlint.fixes.expressions import source_of
+from torchlint.model import Event, FileModel, Flow, Kind, training
+from torchlint.rule import Example, Hit, Meta, Repair
+
+META = Meta("TL509", "clip-before-unscale", Severity.ERROR, fix=Safety.UNSAFE, triggers=("scale",))
+CLAIM = WrongGradient()
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        from torch.nn.utils import clip_grad_norm_
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        loss = model(torch.ones(2, 3)).pow(2).mean()
+        scaler.scale(loss).backward()
+        clip_grad_norm_(model.parameters(), 1.0)  #!
+        scaler.step(optimizer)
+        scaler.update()
+        """,
+        good="""
+        import torch
+        from torch.nn.utils import clip_grad_norm_
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        loss = model(torch.ones(2, 3)).pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Trainer:
+            def __init__(self, net):
+                self.net = net
+                self.opt = torch.optim.SGD(net.parameters(), lr=1.0)
+                self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+            def clip(self):
+                nn.utils.clip_grad_value_(self.net.parameters(), 0.5)  #!
+
+            def step(self, x):
+                self.opt.zero_grad()
+                self.scaler.scale(self.net(x).sum()).backward()
+                self.clip()
+                self.scaler.step(self.opt)
+                self.scaler.update()
+
+
+        Trainer(nn.Linear(3, 1)).step(torch.ones(2, 3))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Trainer:
+            def __init__(self, net):
+                self.net = net
+                self.opt = torch.optim.SGD(net.parameters(), lr=1.0)
+                self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+            def clip(self):
+                nn.utils.clip_grad_value_(self.net.parameters(), 0.5)
+
+            def step(self, x):
+                self.opt.zero_grad()
+                self.scaler.scale(self.net(x).sum()).backward()
+                self.scaler.unscale_(self.opt)
+                self.clip()
+                self.scaler.step(self.opt)
+                self.scaler.update()
+
+
+        Trainer(nn.Linear(3, 1)).step(torch.ones(2, 3))
+        """,
+        fixed=False,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    scaler.scale(model(torch.ones(2, 3)).sum()).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    """,
+    """
+    import torch
+
+
+    def step(model, optimizer, scaler, loss, use_amp):
+        if use_amp:
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Clips between a scaled backward and the scaler's step, without unscale_."""
+    seen = set()
+    for _, flow in training.bodies(model):
+        for clip in flow.of("clip"):
+            place = training.place_of(model, clip)
+            step = None if place in seen or clip.via.known else scaled_step(flow, clip)
+            if step is not None:
+                seen.add(place)
+                yield Hit(
+                    place,
+                    "the gradients are still scaled here; call `scaler.unscale_(optimizer)` before clipping",
+                    unscale_first(model, clip, step),
+                    confidence=min(step.via.sure, step.target.sure if step.target.known else step.via.sure),
+                )
+
+
+def scaled_step(flow: Flow, clip: Event) -> Event | None:
+    """The scaler step that the clip is meant for, if nothing unscales before the clip."""
+    at = flow.events.index(clip)
+    before = [e for e in flow.events[:at] if not e.excludes(clip)]
+    scaled: Event | None = None
+    for event in before:
+        if event.what == "backward":
+            scaled = event if "scaled" in event.target.facts else None
+        elif event.what in ("unscale", "step"):
+            scaled = None
+    if scaled is None or (scaled.target.bound is not None and "disabled" in scaled.target.bound.facts):
+        return None
+    for event in flow.events[at:]:
+        if event.what == "backward":
+            return None
+        if event.what == "step" and event.via.kind is Kind.SCALER and not event.excludes(clip):
+            return event
+    return None
+
+
+def unscale_first(model: FileModel, clip: Event, step: Event) -> Repair | None:
+    """`scaler.unscale_(optimizer)` before the clip."""
+    match training.place_of(model, step), training.place_of(model, clip):
+        case ast.Call(func=ast.Attribute(value=scaler), args=[optimizer, *_]) as end, ast.Call() as call if (
+            model.owner(end) is model.owner(call)
+        ):
+            text = f"{source_of(model, scaler)}.unscale_({source_of(model, optimizer)})"
+            return edits.repair("Unscale first", edits.insert_before(model, model.statement(call), text))
+    return None

@@ -1,0 +1,187 @@
+"""A plain optimizer step after a scaled backward.
+
+`scaler.scale(loss).backward()` multiplies every gradient by the loss scale. Only `scaler.step(optimizer)`
+divides them again and skips the step when one overflowed; `optimizer.step()` applies gradients that are
+65536 times too large. The other way round, `scaler.step` after a plain backward divides gradients that were
+never scaled.
+
+Use `scaler.step(optimizer)` and `scaler.update()` with scaled losses. After `scaler.unscale_(optimizer)` the
+gradients have their true size, and a plain step is only unprotected against overflow.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.claims import WrongGradient
+from torchlint.findings import Safety, Severity
+from torchlint.fixes import edits
+from torchlint.fixes.expressions import source_of
+from torchlint.model import Event, FileModel, Flow, Kind, training
+from torchlint.rule import Example, Hit, Meta, Repair
+
+META = Meta("TL510", "step-bypasses-scaler", Severity.ERROR, fix=Safety.UNSAFE, triggers=("scale",))
+CLAIM = WrongGradient()
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scaler.scale(model(torch.ones(2, 3)).mean()).backward()
+        optimizer.step()  #!
+        scaler.update()
+        """,
+        good="""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scaler.scale(model(torch.ones(2, 3)).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+
+
+        class Trainer:
+            def __init__(self, net):
+                self.net = net
+                self.opt = torch.optim.SGD(net.parameters(), lr=1.0)
+                self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+            def train(self, x):
+                self.opt.zero_grad()
+                loss = self.scaler.scale(self.net(x).mean())
+                loss.backward()
+                self.opt.step()  #!
+
+
+        Trainer(torch.nn.Linear(3, 1)).train(torch.ones(2, 3))
+        """,
+        good="""
+        import torch
+
+
+        class Trainer:
+            def __init__(self, net):
+                self.net = net
+                self.opt = torch.optim.SGD(net.parameters(), lr=1.0)
+                self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+            def train(self, x):
+                self.opt.zero_grad()
+                loss = self.scaler.scale(self.net(x).mean())
+                loss.backward()
+                self.scaler.step(self.opt)
+
+
+        Trainer(torch.nn.Linear(3, 1)).train(torch.ones(2, 3))
+        """,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+
+
+    def step(model, scaler, optimizer, loss, use_amp):
+        if use_amp:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if use_amp:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+    """,
+    """
+    import torch
+
+    net_g, net_d = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    opt_g, opt_d = torch.optim.SGD(net_g.parameters(), 0.1), torch.optim.SGD(net_d.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(net_d(torch.ones(1, 2)).mean()).backward()
+    net_g(torch.ones(1, 2)).mean().backward()
+    opt_g.step()
+    scaler.step(opt_d)
+    scaler.update()
+    """,
+    """
+    import torch
+
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(2, 3)).mean()).backward()
+    scaler.unscale_(optimizer)
+    optimizer.step()
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Plain steps whose nearest backward was scaled."""
+    seen = set()
+    for _, flow in training.bodies(model):
+        for step in flow.of("step"):
+            place = training.place_of(model, step)
+            if place in seen or step.via.known or not training.is_stepped(step) or not is_scaled(flow, step):
+                continue
+            seen.add(place)
+            yield Hit(
+                place,
+                "the gradients are scaled by the GradScaler; use `scaler.step(optimizer)`",
+                through_scaler(model, flow, step),
+                confidence=step.target.sure,
+            )
+
+
+def is_scaled(flow: Flow, step: Event) -> bool:
+    """Whether the last backward before the step was scaled, and nothing unscaled since."""
+    at = flow.events.index(step)
+    tests = {test_of(node) for node, _ in step.guards}
+    for event in reversed(flow.events[:at]):
+        if event.excludes(step) or event.loops[: len(step.loops)] != step.loops[: len(event.loops)]:
+            continue
+        if event.what == "unscale" or (event.what == "step" and event.via.known):
+            return False
+        if event.what == "backward":
+            scaled = "scaled" in event.target.facts
+            # The two may hang on the same flag although they stand in different `if` statements.
+            flagged = any(test_of(node) in tests for node, _ in event.guards)
+            if not scaled or event.target.bound is None or "disabled" in event.target.bound.facts:
+                return False
+            return not event.guards or flagged or set(event.guards) <= set(step.guards)
+    return False
+
+
+def test_of(node: ast.AST) -> str:
+    """The text of a condition, for comparison with another `if` on the same one."""
+    return ast.dump(node.test) if isinstance(node, (ast.If, ast.IfExp, ast.While)) else ""
+
+
+def through_scaler(model: FileModel, flow: Flow, step: Event) -> Repair | None:
+    """`scaler.step(optimizer)` instead."""
+    place = training.place_of(model, step)
+    names = set()
+    for name in ("scale", "update", "step"):
+        for call in model.calls_named(name):
+            if isinstance(call.func, ast.Attribute) and model.owner(call) is model.owner(place):
+                if model.value(call.func.value).kind is Kind.SCALER:
+                    names.add(source_of(model, call.func.value))
+    match place:
+        case ast.Call(func=ast.Attribute(value=optimizer), args=[], keywords=[]) if len(names) == 1:
+            text = f"{names.pop()}.step({source_of(model, optimizer)})"
+            return edits.repair("Step through the scaler", edits.replace(model, place, text))
+    return None
