@@ -223,6 +223,35 @@ def test_drop_method_call(text, target, expected):
     assert done(model, edits.drop_method_call(model, call)) == expected
 
 
+@pytest.mark.parametrize(("text", "target", "expected"), [
+    ("y = x\n", "x", "y = list(x)\n"),
+    ("y = a + b\n", "a + b", "y = list(a + b)\n"),
+    ("y = (a + b)\n", "a + b", "y = list(a + b)\n"),
+    ("def f():\n    return(x)\n", "x", "def f():\n    return list(x)\n"),
+    ("y = a, b\n", "a, b", "y = list((a, b))\n"),
+    ("y = (a, b)\n", "(a, b)", "y = list((a, b))\n"),
+    ("y = (a for a in b)\n", "(a for a in b)", "y = list(a for a in b)\n"),
+    ("y = f(a for a in b)\n", "(a for a in b)", "y = f(list(a for a in b))\n"),
+    ("y = f(a, b)\n", "a", "y = f(list(a), b)\n"),
+])
+def test_wrap_call(text, target, expected):
+    model = model_of(text)
+    node = find(model, target)
+    assert isinstance(node, ast.expr)
+    assert done(model, edits.wrap_call(model, node, "list")) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("y = (a for a in b)\n", "y = [a for a in b]\n"),
+    ("y = f(a for a in b)\n", "y = f([a for a in b])\n"),
+    ("y = f((a for a in b), c)\n", "y = f([a for a in b], c)\n"),
+    ("y = f(\n    a  # why\n    for a in b\n)\n", "y = f([\n    a  # why\n    for a in b\n])\n"),
+])
+def test_generator_to_list(text, expected):
+    model = model_of(text)
+    assert done(model, edits.generator_to_list(model, model.nodes(ast.GeneratorExp)[0])) == expected
+
+
 def test_rename_parts():
     model = model_of("class Ä:\n    async def __call__ (self, x): return ctx . saved_tensor, f(k = x)\n")
     function = model.nodes(ast.AsyncFunctionDef)[0]

@@ -11,6 +11,7 @@ from torchlint.fixes.expressions import (
     append_method_call,
     drop_method_call,
     fit,
+    generator_to_list,
     in_fstring,
     parens,
     rename_attribute,
@@ -20,6 +21,7 @@ from torchlint.fixes.expressions import (
     replace_callee,
     source_of,
     unwrap_call,
+    wrap_call,
 )
 from torchlint.fixes.names import rename_parameter
 from torchlint.fixes.statements import (
@@ -40,6 +42,7 @@ __all__ = [
     "append_method_call",
     "drop_method_call",
     "fit",
+    "generator_to_list",
     "in_fstring",
     "insert_after",
     "insert_before",
@@ -59,6 +62,7 @@ __all__ = [
     "siblings",
     "source_of",
     "unwrap_call",
+    "wrap_call",
     "wrap_in_with",
 ]
 

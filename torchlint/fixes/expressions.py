@@ -176,6 +176,37 @@ def append_method_call(model: FileModel, expr: ast.expr, call: str) -> Edits:
     return spaced(model, start, start, "("), place.edit(end, end, ")" + call)
 
 
+def wrap_call(model: FileModel, expr: ast.expr, function: str) -> Edits:
+    """Hand an expression to a function: `x` -> `list(x)`."""
+    unfit = (ast.Starred, ast.Slice, ast.Yield, ast.YieldFrom)
+    if not editable(model, expr, function) or isinstance(expr, unfit):
+        return ()
+    place = layout(model.source)
+    own = parens(model, expr)
+    if own:  # the parentheses that are there become those of the call
+        start = own[-1][0]
+        return (spaced(model, start, start, function),)
+    start, end = place.range(expr)
+    if isinstance(expr, ast.Tuple) and place.text[start] != "(":
+        return spaced(model, start, start, f"{function}(("), place.edit(end, end, "))")
+    if isinstance(expr, ast.GeneratorExp) and not _shares_parens(model, expr):
+        return (spaced(model, start, start, function),)
+    if _shares_parens(model, expr):
+        return place.edit(start + 1, start + 1, f"{function}("), place.edit(end - 1, end - 1, ")")
+    return spaced(model, start, start, f"{function}("), place.edit(end, end, ")")
+
+
+def generator_to_list(model: FileModel, node: ast.GeneratorExp) -> Edits:
+    """`(x for x in y)` -> `[x for x in y]`, which can be gone through more than once."""
+    if not editable(model, node):
+        return ()
+    place = layout(model.source)
+    start, end = place.range(node)
+    if _shares_parens(model, node):
+        return place.edit(start + 1, start + 1, "["), place.edit(end - 1, end - 1, "]")
+    return place.edit(start, start + 1, "["), place.edit(end - 1, end, "]")
+
+
 def replace_callee(model: FileModel, call: ast.Call, text: str) -> Edits:
     """Replace what is called and keep the arguments as they are: `f(x)` -> `text(x)`."""
     return replace(model, call.func, text)

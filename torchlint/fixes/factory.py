@@ -1,0 +1,83 @@
+"""Make a tensor where and as what it is wanted: `torch.zeros(n).to(d)` -> `torch.zeros(n, device=d)`."""
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from torchlint.findings import Safety
+from torchlint.fixes.arguments import add_keyword_argument
+from torchlint.fixes.expressions import drop_method_call, source_of
+from torchlint.fixes.imports import spell
+from torchlint.fixes.layout import layout
+from torchlint.rule import Repair
+
+if TYPE_CHECKING:
+    from torchlint.model import FileModel
+
+# Factories that give the same values on every device. With another dtype only CONSTANT ones do.
+CONSTANT = frozenset({"zeros", "ones", "empty", "eye", "zeros_like", "ones_like", "empty_like"})
+FIXED = CONSTANT | {"full", "arange", "linspace", "logspace", "tensor", "full_like", "tril_indices", "triu_indices"}
+RANDOM = frozenset({"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"})
+CASTS = {"half": "half", "float": "float", "double": "double", "int": "int", "long": "long", "bool": "bool",
+         "bfloat16": "bfloat16"}
+
+
+def factory_device(model: FileModel, call: ast.Call) -> Repair | None:
+    """Move what `.to(...)`, `.cuda()` or a cast behind a factory says into the factory's arguments.
+
+    Random factories draw from the generator of their device, so the repair is UNSAFE for them. None if
+    the receiver is no factory, already has that argument, or the values would be others (a cast of
+    anything but constants), and if what `.to` is given is neither surely a device nor a dtype.
+    """
+    match call.func:
+        case ast.Attribute(value=ast.Call() as made, attr=method):
+            name = model.name_of(made.func).removeprefix("torch.")
+        case _:
+            return None
+    if name not in FIXED | RANDOM:
+        return None
+    wanted, imports = _arguments(model, call, method)
+    given = {keyword.arg for keyword in made.keywords}
+    if not wanted or None in given or given & wanted.keys():
+        return None
+    if "dtype" in wanted and name not in CONSTANT:
+        return None
+    added = add_keyword_argument(model, made, ", ".join(f"{key}={text}" for key, text in wanted.items()))
+    dropped = drop_method_call(model, call)
+    if not added or not dropped:
+        return None
+    safety = Safety.UNSAFE if name in RANDOM else Safety.SAFE
+    return Repair(f"Pass {' and '.join(wanted)} to the factory", (*added, *dropped), imports, safety)
+
+
+def _arguments(model: FileModel, call: ast.Call, method: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What a conversion asks for, as keyword arguments of a factory, and imports; {} if that is unclear."""
+    if method in CASTS and not call.args and not call.keywords:
+        spelled = spell(model, f"torch.{CASTS[method]}", call)
+        return ({"dtype": spelled.text}, spelled.imports) if spelled is not None else ({}, ())
+    mark = layout(model.source).quote
+    if method == "cuda" and not call.args and not call.keywords:
+        return {"device": f"{mark}cuda{mark}"}, ()
+    if method != "to":
+        return {}, ()
+    found: dict[str, str] = {}
+    for arg in call.args:
+        kind = _kind(model, arg)
+        if not kind or kind in found:
+            return {}, ()
+        found[kind] = source_of(model, arg)
+    for keyword in call.keywords:
+        if keyword.arg not in ("device", "dtype") or keyword.arg in found:
+            return {}, ()
+        found[keyword.arg] = source_of(model, keyword.value)
+    return found, ()
+
+
+def _kind(model: FileModel, arg: ast.expr) -> str:
+    """Whether an argument of `.to` is a device or a dtype; "" if that is not known."""
+    from torchlint.model.values import Kind
+
+    if isinstance(arg, ast.Starred):
+        return ""
+    kind = model.value(arg).kind
+    return {Kind.DEVICE: "device", Kind.STRING: "device", Kind.DTYPE: "dtype"}.get(kind, "")
