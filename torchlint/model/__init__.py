@@ -88,6 +88,10 @@ class FileModel:
         """The node around a node; None for the module."""
         return self._tree.parents.get(node)
 
+    def holds(self, node: ast.AST) -> bool:
+        """Whether a node is part of this file."""
+        return node in self._tree.places
+
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """Parents from the nearest outwards."""
         return self._tree.ancestors(node)

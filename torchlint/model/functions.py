@@ -405,7 +405,7 @@ def duck_kind(names: set[str]) -> Kind:
         names & {"fit", "fit_transform", "step"}
     ):
         return Kind.MODULE
-    if {"train()", "eval()"} <= names:
+    if "eval()" in names:
         return Kind.MODULE
     if "backward()" in names:
         return Kind.TENSOR

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchlint.model.evaluate import path_of
 from torchlint.model.events import Event
 from torchlint.model.graphs import retains
-from torchlint.model.values import Value
+from torchlint.model.values import Grad, Value
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
@@ -36,21 +36,31 @@ def stores(model: FileModel, function: ast.AST) -> Iterator[Store]:
         match event.what:
             case "accumulate" if event.grad is not False:
                 yield from _store(model, event, event.path)
-            case "store" if event.name in KEEPING and not _constant_key(event.node):
+            case "store" if event.name in KEEPING and not _constant_key(event.inner):
                 yield from _store(model, event, event.path)
             case "inplace" if event.grad is not False and event.name != "torch.Tensor.__iop__":
                 if not event.target.attached or event.target.carried:
                     yield from _store(model, event, event.path)
-            case "store_attr" if event.value.carried:
+            case "store_attr" if event.value.carried or _adds_to_itself(model, event.node):
                 yield from _store(model, event, event.path)
     for assign in model.nodes(ast.Assign):
         match assign:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp() | ast.Call() as made):
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp() | ast.Call() | ast.IfExp(body=ast.BinOp())
+                            | ast.IfExp(orelse=ast.BinOp()) as made):
                 place = model.place(assign)
                 if (place.function or model.tree) is function and model.value(made).carried & set(place.loops):
                     value = model.value(made)
                     if value.attached and _reads(made, name):
                         yield Store(assign, name, (value,), place.loops)
+
+
+def _adds_to_itself(model: FileModel, target: ast.AST) -> bool:
+    """`self.x = 0.9 * self.x + 0.1 * y`."""
+    path = path_of(target)
+    match model.parent(target):
+        case ast.Assign(value=ast.BinOp() as made) if path:
+            return any(path_of(node) == path for node in ast.walk(made) if isinstance(node, ast.Attribute))
+    return False
 
 
 def _reads(expr: ast.expr, name: str) -> bool:
@@ -66,13 +76,21 @@ def _store(model: FileModel, event: Event, path: str) -> Iterator[Store]:
         if not receiver or not rest or root != "self":
             return
         path = f"{receiver}.{rest}"
-    values = tuple(event.value.attached_parts()) or (
-        (event.value,) if not event.value.known and event.value.ident is not None else ())
+    values = tuple(_may_hold_graph(event.value))
     if path and values:
         yield Store(event.node, path, values, event.loops, event)
 
 
-def _constant_key(node: ast.AST) -> bool:
+def _may_hold_graph(value: Value) -> Iterator[Value]:
+    """The value or its members, two levels deep, that carry a graph or are of an unknown kind."""
+    level = [value]
+    for _ in range(3):
+        yield from (v for v in level if v.is_tensor and v.grad is not Grad.NO)
+        yield from (v for v in level if not v.known and v.ident is not None)
+        level = [part for v in level if not v.is_tensor for part in v.parts()]
+
+
+def _constant_key(node: ast.AST | None) -> bool:
     """Whether an item is always put under the same key, or under one that is not a counter."""
     match node:
         case ast.Subscript(slice=ast.Constant()):
@@ -83,7 +101,7 @@ def _constant_key(node: ast.AST) -> bool:
 def growing_loops(model: FileModel, store: Store) -> list[ast.AST]:
     """The loops around a store in which what it puts into lives on from iteration to iteration."""
     return [loop for loop in store.loops if isinstance(loop, (ast.For, ast.AsyncFor, ast.While))
-            and not any(not guarded for guarded in resets(model, store, loop))]
+            and model.holds(loop) and not any(not guarded for guarded in resets(model, store, loop))]
 
 
 def resets(model: FileModel, store: Store, loop: ast.AST) -> Iterator[bool]:

@@ -75,7 +75,7 @@ def grad_of(run: Run, operands: Iterable[Value]) -> Grad:
             if any(not part.known for part in value.parts()) or not value.parts():
                 states.add(Grad.UNKNOWN)
         elif not value.known:
-            states.add(Grad.UNKNOWN)
+            states.add(value.grad)
     if Grad.YES in states:
         return Grad.YES if run.grad else Grad.UNKNOWN
     return Grad.UNKNOWN if Grad.UNKNOWN in states else Grad.NO
@@ -99,7 +99,7 @@ def grown(run: Run, node: ast.AST, operands: Iterable[Value]) -> frozenset[Hasha
     found: set[Hashable] = set()
     for operand in operands:
         for value in (operand, *operand.parts()) if operand.kind in (Kind.LIST, Kind.TUPLE) else (operand,):
-            if value.grad is Grad.NO:
+            if value.grad is Grad.NO or (not value.known and value.grad is Grad.UNKNOWN):
                 continue
             found |= value.graph
             if value.role in ("parameter", "leaf") and value.ident is not None:
@@ -154,9 +154,11 @@ def binary(run: Run, node: ast.BinOp | ast.AugAssign, left: Value, right: Value)
 
 
 def made_from(node: ast.AST, *parts: Value) -> Value:
-    """Something unknown that is computed from unknown values: if it has a graph, they are in it."""
-    graph = frozenset(("leaf", v.ident) for v in parts if not v.known and v.ident is not None)
-    return Value(ident=node, graph=graph.union(*(v.graph for v in parts if not v.known))) if graph else UNKNOWN
+    """Something unknown times a number: if it has a graph, that value is in it."""
+    unknown = [v for v in parts if not v.known]
+    if len(unknown) != 1 or any(v.known and v.kind is not Kind.NUMBER for v in parts) or unknown[0].ident is None:
+        return UNKNOWN
+    return Value(ident=node, graph=unknown[0].graph | {("leaf", unknown[0].ident)})
 
 
 def row(run: Run, node: ast.AST, base: Value) -> Value:
@@ -376,6 +378,13 @@ def call_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Val
 
 
 def _backward(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
+    from torchlint.model.evaluate import path_of
+
+    if base.grad is Grad.UNKNOWN:  # that backward is called proves a graph
+        base = base.but(grad=Grad.YES, sure=min(base.sure, Confidence.LIKELY))
+        path = path_of(node.func.value)  # type: ignore[attr-defined]
+        if path:
+            run.set(path, base)
     run.event("backward", node, base, args=tuple(args), name="torch.Tensor.backward")
     return NONE
 

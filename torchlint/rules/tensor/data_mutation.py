@@ -286,7 +286,9 @@ def held(model: FileModel, function: ast.AST, event: Event) -> bool:
     if any(graphs.used_after(model, function, node, event.node)
            for node in graphs.kept_by(model, function, owner, event.node)):
         return True
-    return leaf and any(graphs.used_after(model, function, call.node, event.node)
+    # Two modules of one class cannot be told apart inside their own forward.
+    inside = event.depth and any(call.node is event.node for call in model.flow(function).of("call"))
+    return leaf and not inside and any(graphs.used_after(model, function, call.node, event.node)
                         for call in graphs.calls_before(model, function, owners(owner), event.node)
                         if keeps_weights(call))
 
