@@ -13,15 +13,15 @@ def write(path: str | os.PathLike[str], data: bytes) -> None:
     A device or pipe, which cannot be replaced, is written to. OSError if it cannot be done; then a
     regular file is as it was.
     """
-    target = os.path.realpath(path)
     try:
-        mode = os.stat(target).st_mode
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
         mode = stat.S_IFREG | (0o666 & ~_umask())
     if not stat.S_ISREG(mode):
-        with open(target, "wb") as stream:
+        with open(path, "wb") as stream:
             stream.write(data)
         return
+    target = os.path.realpath(path)
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise PermissionError(13, "Permission denied", os.fspath(path))
     handle, scratch = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", dir=os.path.dirname(target))
