@@ -29,13 +29,12 @@ def advised(code: str, text: str, first: int, last: int) -> str | None:
 def splice(text: str, old: ast.stmt, new: list[ast.stmt]) -> str:
     """The text with one statement replaced, its indentation kept. Other lines stay as they are."""
     lines = text.splitlines(keepends=True)
-    head = lines[old.lineno - 1].encode()[: old.col_offset].decode()
+    first, last = lines[old.lineno - 1].encode(), lines[(old.end_lineno or old.lineno) - 1].encode()
+    head, tail = first[: old.col_offset].decode(), last[old.end_col_offset :].decode()
     indent = head[: len(head) - len(head.lstrip())]
     body = "\n".join(ast.unparse(ast.fix_missing_locations(node)) for node in new)
-    replaced = [indent + line + "\n" for line in body.split("\n")]
-    if head.strip():  # behind another statement on its line
-        replaced[0] = head + replaced[0].lstrip()
-    return "".join(lines[: old.lineno - 1] + replaced + lines[old.end_lineno or old.lineno :])
+    replaced = head + body.replace("\n", "\n" + indent) + tail
+    return "".join([*lines[: old.lineno - 1], replaced, *lines[old.end_lineno or old.lineno :]])
 
 
 class DataToDetach(ast.NodeTransformer):

@@ -16,7 +16,7 @@ from typing import Any
 
 MEMORY = 2 << 30  # bytes above what the process has mapped when the limit is set
 FILE_SIZE = 64 << 20
-FORKS = 8  # worker processes of data loaders
+FORKS = 32  # worker processes of data loaders, ranks of a process group
 LONGEST_SLEEP = 1.0
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/stdout", "/dev/stderr")
 

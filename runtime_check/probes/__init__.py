@@ -11,11 +11,28 @@ from runtime_check.sandbox import Guard
 
 #: The module that tests a claim, by the claim's name; its function is called `probe`.
 MODULES = {
+    "Aliased": "aliased",
+    "Anomaly": "anomaly",
+    "CycleLeaks": "cycle_leaks",
+    "Deadlocks": "deadlocks",
+    "Equivalent": "equivalent",
+    "ExecutesCode": "executes_code",
+    "GradientsAccumulate": "gradients_accumulate",
+    "GraphBreaks": "graph_breaks",
     "GraphGrows": "graph_grows",
-    "WrongGradient": "wrong_gradient",
-    "Raises": "raises",
     "HooksSkipped": "hooks_skipped",
+    "MemoryGrows": "memory_grows",
+    "ModeLeaks": "mode_leaks",
+    "NoEffect": "no_effect",
+    "NoGradient": "no_gradient",
+    "NotOptimized": "not_optimized",
     "NotRegistered": "not_registered",
+    "OutputsDiffer": "outputs_differ",
+    "Raises": "raises",
+    "Slower": "slower",
+    "WaitsEveryStep": "waits_every_step",
+    "Warns": "warns",
+    "WrongGradient": "wrong_gradient",
 }
 
 

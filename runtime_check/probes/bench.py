@@ -12,9 +12,9 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from runtime_check import trace
 from runtime_check.evidence import Outcome, Verdict, cannot_tell, not_reached
@@ -114,9 +114,7 @@ class Bench:
         self.started = time.monotonic()
         self.end = self.started + SHARE * case.seconds
         self.flagged = self.program(case.text, case.path, case.flagged)
-        self.corrected = (
-            None if case.corrected is None else self.program(case.corrected, case.path, case.mended)
-        )
+        self.corrected = None if case.corrected is None else self.program(case.corrected, case.path, case.mended)
         self.tried: list[str] = []
 
     def program(self, text: str, path: str, spots: tuple[Lines, ...]) -> Program:
@@ -151,9 +149,7 @@ class Bench:
         try:
             target = target_at(program.text, line)
             budget = max(0.5, self.left / 3)
-            found = drives(
-                program.space, target, seed=self.case.seed, budget_s=budget, device=self.case.device
-            )
+            found = drives(program.space, target, seed=self.case.seed, budget_s=budget, device=self.case.device)
             for drive in found:
                 if self.left <= 0:
                     return
@@ -182,11 +178,13 @@ class Bench:
         after: trace.Watcher | None = None,
         fresh: bool = True,
         inspect: Callable[[object], None] | None = None,
+        traced: bool = True,
     ) -> Run:
         """Runs a program one way, from a seeded state. What user code raises ends up in the run.
 
         `inspect` gets the value that the way returned, while the watches are still in place. A watcher
-        that fails raises: that is a failure of the check.
+        that fails raises: that is a failure of the check. An untraced run is undisturbed, and knows
+        nothing of the watched statements.
         """
         run = Run(way.label)
         spots = [(spot.first, spot.last) for spot in program.spots]
@@ -199,7 +197,8 @@ class Bench:
             for watch in watches:
                 stack.enter_context(watch)
             try:
-                with trace.time_limit(max(0.2, LONGEST_RUN * self.left)), lines:
+                stack.enter_context(trace.time_limit(max(0.2, LONGEST_RUN * self.left)))
+                with lines if traced else contextlib.nullcontext():
                     run.value = way.run()
                     if inspect is not None:
                         inspect(run.value)
@@ -217,8 +216,8 @@ class Bench:
 
     def unreached(self) -> Outcome:
         """The outcome when no way executed the flagged code."""
-        tried = "; ".join(self.tried[:3])
-        return not_reached(f"the flagged code was never executed{': ' + tried if tried else ''}")
+        tried = "; ".join(self.tried[:3]) or "nothing in the file calls it, and no arguments could be made up"
+        return not_reached(f"the flagged code was never executed: {tried}")
 
 
 Judge = Callable[[Way], "Outcome | None"]
@@ -262,3 +261,40 @@ def doubtful(run: Run, why: str) -> Outcome:
     """A cannot-tell outcome for a run that reached the code, with what ended the run."""
     trouble = f" ({run.trouble})" if run.trouble else ""
     return cannot_tell(why + trouble, how=run.label)
+
+
+class Measured(Protocol):
+    """What a probe's measurement has in common with others."""
+
+    run: Run
+
+
+M = TypeVar("M", bound=Measured)
+
+
+def contrast(
+    bench: Bench,
+    measure: Callable[[Program, Way], M],
+    judge: Callable[[M, M | None], Outcome],
+    *,
+    reached: Callable[[M], bool] = lambda measured: measured.run.reached,
+    most: int = 3,
+) -> Outcome:
+    """Measures the flagged program in ways that reach the flagged code, and the corrected one likewise.
+
+    The judge gets both; the second is None if there is no corrected program or it got nowhere.
+    """
+
+    def one(way: Way) -> Outcome | None:
+        bad = measure(bench.flagged, way)
+        if not reached(bad):
+            bench.note(bad.run.trouble)
+            return None
+        other = None if bench.corrected is None else bench.same(bench.corrected, way.label)
+        good = None
+        if bench.corrected is not None and other is not None:
+            good = measure(bench.corrected, other)
+        outcome = judge(bad, good)
+        return outcome if outcome.how else replace(outcome, how=way.label)
+
+    return first_decisive(bench, bench.ways(bench.flagged), one, most=most)

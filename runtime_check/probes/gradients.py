@@ -13,34 +13,10 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from runtime_check.probes import graphs
 from runtime_check.probes.bench import Bench, Program, Run, Way
+from runtime_check.trace import Watcher
 
 TOLERANCE = 1e-3  # relative; float32 rounding of reordered sums stays well below
 OVERWRITTEN = "modified by an inplace operation"
-
-
-@dataclass
-class Record:
-    """The gradients of a run: for each backward, a name and a gradient for each leaf it reached."""
-
-    run: Run
-    backwards: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    ours: bool = False  # the last backward was started by the check, from the run's result
-
-    @property
-    def overwritten(self) -> bool:
-        """Whether autograd refused because a saved tensor had been changed."""
-        return isinstance(self.run.error, RuntimeError) and OVERWRITTEN in str(self.run.error)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Where two records differ most in their first backward that differs."""
-
-    backward: int  # counted from 1
-    leaf: str
-    one: float  # norms of the two gradients
-    other: float
-    relative: float  # norm of the difference by the larger norm
 
 
 class Names:
@@ -72,12 +48,55 @@ class Names:
         return self.known.get(id(leaf)) or self.give(leaf, f"leaf {tuple(leaf.shape)}")
 
 
+@dataclass
+class Record:
+    """The gradients of a run: for each backward, a name and a gradient for each leaf it reached."""
+
+    run: Run
+    backwards: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    ours: bool = False  # the last backward was started by the check, from the run's result
+    modules: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = field(default_factory=list)
+    names: Names = field(default_factory=Names)
+
+    @property
+    def alive(self) -> list[torch.nn.Parameter]:
+        """The trainable parameters that modules registered."""
+        return [parameter for _, _, parameter in self.modules if parameter.requires_grad]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the trainable parameters."""
+        return [self.names.of(parameter) for parameter in self.alive]
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether autograd refused because a saved tensor had been changed."""
+        return isinstance(self.run.error, RuntimeError) and OVERWRITTEN in str(self.run.error)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two records differ most in their first backward that differs."""
+
+    backward: int  # counted from 1
+    leaf: str
+    one: float  # norms of the two gradients
+    other: float
+    relative: float  # norm of the difference by the larger norm
+
+
 @contextmanager
 def recorded(record: Record) -> Iterator[None]:
     """Adds to `record` the gradients after every backward, and the results of `autograd.grad`."""
-    names = Names()
+    names = record.names
     backward, grad = torch.autograd.backward, torch.autograd.grad
-    handle = register_module_parameter_registration_hook(names.registered)
+
+    def registered(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> None:
+        if isinstance(parameter, torch.Tensor):
+            names.registered(module, name, parameter)
+            record.modules.append((module, name, parameter))
+
+    handle = register_module_parameter_registration_hook(registered)
 
     def note(tensors: list[torch.Tensor], values: dict[str, torch.Tensor] | None = None) -> None:
         found = (
@@ -117,7 +136,9 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def measure(bench: Bench, program: Program, way: Way, *, keep_saved: bool = False) -> Record:
+def measure(
+    bench: Bench, program: Program, way: Way, *, keep_saved: bool = False, after: Watcher | None = None
+) -> Record:
     """Runs a program and records its gradients.
 
     If it does no backward, one is run from its result. With `keep_saved` every tensor that autograd
@@ -132,7 +153,7 @@ def measure(bench: Bench, program: Program, way: Way, *, keep_saved: bool = Fals
     watches: list[Any] = [recorded(record)]
     if keep_saved:
         watches.append(torch.autograd.graph.saved_tensors_hooks(copied, same))
-    record.run = bench.run(program, way, *watches, inspect=finish)
+    record.run = bench.run(program, way, *watches, inspect=finish, after=after)
     return record
 
 
@@ -144,8 +165,7 @@ def backward_from(value: object) -> bool:
         return False
     weights = [torch.linspace(0.5, 1.5, max(1, t.numel())).reshape(t.shape).to(t) for t in outputs]
     total = sum(
-        ((t * w).sum().abs() if t.is_complex() else (t * w).sum())
-        for t, w in zip(outputs, weights, strict=True)
+        ((t * w).sum().abs() if t.is_complex() else (t * w).sum()) for t, w in zip(outputs, weights, strict=True)
     )
     torch.autograd.backward(total)
     return True

@@ -49,9 +49,7 @@ def attributes(text: str, spot: Lines) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(text)):
         match node:
-            case ast.Attribute(value=ast.Name(id="self"), attr=name, lineno=line) if (
-                spot.first <= line <= spot.last
-            ):
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, lineno=line) if spot.first <= line <= spot.last:
                 found.add(name)
     return found
 
@@ -71,11 +69,7 @@ def strays(module: torch.nn.Module, constants: bool) -> dict[str, torch.Tensor]:
         seen.add(id(value))
         match value:
             case torch.Tensor():
-                if (
-                    id(value) not in known
-                    and (value.requires_grad or constants)
-                    and value.is_floating_point()
-                ):
+                if id(value) not in known and (value.requires_grad or constants) and value.is_floating_point():
                     found[path] = value
             case torch.nn.Module():
                 for name, tensor in (
@@ -103,9 +97,7 @@ def strays(module: torch.nn.Module, constants: bool) -> dict[str, torch.Tensor]:
 @contextmanager
 def new_parameters(into: list[torch.Tensor]) -> Iterator[None]:
     """Collects every parameter that any module registers."""
-    handle = register_module_parameter_registration_hook(
-        lambda module, name, parameter: into.append(parameter)
-    )
+    handle = register_module_parameter_registration_hook(lambda module, name, parameter: into.append(parameter))
     try:
         yield
     finally:
@@ -182,11 +174,7 @@ def judge_attributes(bench: Bench, way: Way) -> Outcome | None:
         return None
     if not bad.modules:
         return doubtful(bad.run, "no module was found to work on the flagged statement")
-    rows = [
-        Evidence(
-            "tensors that the module does not know", str(len(bad.strays)), "registered", str(bad.registered)
-        )
-    ]
+    rows = [Evidence("tensors that the module does not know", str(len(bad.strays)), "registered", str(bad.registered))]
     if not bad.strays:
         return Outcome(
             Verdict.REFUTED,
@@ -233,13 +221,9 @@ def judge_forward(bench: Bench, way: Way) -> Outcome | None:
         return None
     known = {id(p) for module in bad.modules for p in module.parameters()}
     loose = [p for p in bad.made if id(p) not in known]
-    row = Evidence(
-        "new parameters made at the flagged line", str(len(loose)), "executions", str(bad.run.hits)
-    )
+    row = Evidence("new parameters made at the flagged line", str(len(loose)), "executions", str(bad.run.hits))
     if not loose:
-        return Outcome(
-            Verdict.REFUTED, "the flagged line makes no parameter that the module lacks", (row,), way.label
-        )
+        return Outcome(Verdict.REFUTED, "the flagged line makes no parameter that the module lacks", (row,), way.label)
     count = f"{len(loose)} in {bad.run.hits}"
     why = f"each execution makes new parameters ({count}) that the module does not register"
     held = Evidence("of them in module.parameters()", "0", "registered parameters", str(len(known)))

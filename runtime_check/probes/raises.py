@@ -49,8 +49,7 @@ def instance_calls(text: str, spots: tuple[Lines, ...]) -> list[int]:
     names = {
         node.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-        and any(node.lineno <= spot.first <= (node.end_lineno or 0) for spot in spots)
+        if isinstance(node, ast.ClassDef) and any(node.lineno <= spot.first <= (node.end_lineno or 0) for spot in spots)
     }
     made = {
         ast.unparse(node.targets[0])
@@ -84,18 +83,14 @@ def through(program: Program, error: BaseException) -> bool:
     """Whether an exception came through the flagged statements, or the bodies that they head."""
     stretches = [body_of(program.text, spot) for spot in program.spots]
     return any(
-        path == program.path and any(s.first <= line <= s.last for s in stretches)
-        for path, line, _ in frames_of(error)
+        path == program.path and any(s.first <= line <= s.last for s in stretches) for path, line, _ in frames_of(error)
     )
 
 
 def body_of(text: str, spot: Lines) -> Lines:
     """A spot, or the whole definition that it heads."""
     for node in ast.walk(ast.parse(text)):
-        if (
-            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-            and node.lineno == spot.first
-        ):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.lineno == spot.first:
             return Lines(spot.first, node.end_lineno or spot.last)
     return spot
 
@@ -125,13 +120,9 @@ def judge(bench: Bench, claim: Raises, way: Way) -> Outcome | None:
     control = None if bench.corrected is None else bench.same(bench.corrected, way.label)
     if bench.corrected is None or control is None:
         if claim.match and through(bench.flagged, error):
-            row = Evidence(
-                "raised by the flagged code", text, "claimed", f"{claim.exception} /{claim.match}/"
-            )
+            row = Evidence("raised by the flagged code", text, "claimed", f"{claim.exception} /{claim.match}/")
             return Outcome(Verdict.CONFIRMED, f"{place} raises {text}", (row,), way.label)
-        return cannot_tell(
-            f"{place} raises {text}, and there is no corrected program to compare with", how=way.label
-        )
+        return cannot_tell(f"{place} raises {text}, and there is no corrected program to compare with", how=way.label)
     good = bench.run(bench.corrected, control, limit=0)
     same = predicted(claim, bench.corrected, good)
     rows = (Evidence("flagged program", text, bench.against, good.trouble or "runs to its end"),)

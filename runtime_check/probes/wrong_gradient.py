@@ -30,9 +30,7 @@ def flagged(bench: Bench, way: Way) -> Record | Outcome | None:
         return doubtful(bad.run, "no backward could be run through the flagged code")
     again = measure(bench, bench.flagged, way)
     if difference(bad, again) is not None:
-        return cannot_tell(
-            "two runs of the flagged code from one seed give different gradients", how=way.label
-        )
+        return cannot_tell("two runs of the flagged code from one seed give different gradients", how=way.label)
     return bad
 
 
@@ -52,9 +50,7 @@ def judge_saved(bench: Bench, way: Way) -> Outcome | None:
         good = measure(bench, bench.corrected, other)
         said = "raises: a saved tensor was modified" if good.overwritten else good.run.trouble or "runs"
         rows.append(Evidence("autograd's own check", "says nothing", bench.against, said))
-    why = (
-        f"a value that backward needs is overwritten: the gradient of {gap.leaf} is off by {gap.relative:.0%}"
-    )
+    why = f"a value that backward needs is overwritten: the gradient of {gap.leaf} is off by {gap.relative:.0%}"
     return Outcome(Verdict.CONFIRMED, why, tuple(rows), way.label)
 
 

@@ -1,0 +1,103 @@
+"""Aliased: what a statement stores shares its memory with something that should be independent of it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from types import FrameType
+
+import torch
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.probes import graphs
+from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
+from runtime_check.probes.graph_grows import stores, value_of
+
+
+@dataclass
+class Sharing:
+    """Tensors of what was stored, and those of them that are reached twice."""
+
+    run: Run
+    stored: int = 0
+    shared: set[int] = field(default_factory=set)
+    examined: int = 0
+
+
+def pointers(value: object, depth: int = 0) -> list[int]:
+    """The memory of every tensor slot in a value; a tensor in two slots is given twice."""
+    match value:
+        case torch.Tensor():
+            return [value.untyped_storage().data_ptr()]
+        case torch.nn.Module():
+            slots = [t for m in modules(value) for t in (*m._parameters.values(), *m._buffers.values())]
+            return [t.untyped_storage().data_ptr() for t in slots if t is not None]
+        case dict() if depth < 6:
+            return [p for item in value.values() for p in pointers(item, depth + 1)]
+        case list() | tuple() | set() if depth < 6:
+            return [p for item in value for p in pointers(item, depth + 1)]
+        case _ if type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
+            return [int(value.__array_interface__["data"][0])]
+    return []
+
+
+def modules(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """A module and all below it, one that is registered twice being given twice."""
+    children = [child for child in module._modules.values() if child is not None]
+    return [module, *(inner for child in children for inner in modules(child))]
+
+
+def look(sharing: Sharing, frame: FrameType, targets: list[ast.expr]) -> None:
+    """Compares what a statement stored with everything else in sight."""
+    values = []
+    for target in targets:
+        try:
+            values.append(value_of(target, frame)[0])
+        except LookupError:
+            continue
+    mine = [p for value in values for p in pointers(value) if p]
+    inside = {id(value) for value in values}
+    names = {*map(root, targets)}
+    scope = {**frame.f_globals, **frame.f_locals}
+    rest = graphs.own({n: v for n, v in scope.items() if n not in names and id(v) not in inside})
+    others = {t.untyped_storage().data_ptr() for t in graphs.held(rest)} - {0}
+    others |= {p for value in rest for p in pointers(value)}
+    sharing.examined += 1
+    sharing.stored = max(sharing.stored, len(mine))
+    sharing.shared |= {p for p in mine if p in others or mine.count(p) > 1}
+
+
+def root(target: ast.expr) -> str:
+    """The name that an expression starts from."""
+    while isinstance(target, ast.Attribute):
+        target = target.value
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def measure(bench: Bench, program: Program, way: Way) -> Sharing:
+    """Runs a program and looks after each execution of the flagged statement."""
+    sharing = Sharing(Run(way.label))
+    targets = [stores(program.text, spot) for spot in program.spots]
+    sharing.run = bench.run(program, way, after=lambda frame, index: look(sharing, frame, targets[index]))
+    return sharing
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when the flagged program shares memory that the corrected one does not."""
+    return contrast(bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
+
+
+def judge(bench: Bench, bad: Sharing, good: Sharing | None) -> Outcome:
+    """The outcome of one way of running the program."""
+    rows = [Evidence("tensors that share memory", str(len(bad.shared)), "stored", str(bad.stored))]
+    if not bad.stored:
+        return cannot_tell("the flagged line stored no tensor", rows)
+    if not bad.shared:
+        return Outcome(Verdict.REFUTED, "what is stored shares its memory with nothing else in sight", tuple(rows))
+    if good is None or not good.examined:
+        return cannot_tell("memory is shared, and there is no corrected program to compare with", rows)
+    rows.append(Evidence("tensors that share memory", str(len(bad.shared)), bench.against, str(len(good.shared))))
+    if len(good.shared) >= len(bad.shared):
+        return cannot_tell("the corrected program shares as much", rows)
+    why = f"{len(bad.shared)} stored tensors share their memory, {len(good.shared)} {bench.against}"
+    return Outcome(Verdict.CONFIRMED, why, tuple(rows))

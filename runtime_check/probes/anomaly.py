@@ -1,0 +1,88 @@
+"""Anomaly: a NaN or an infinity appears in results or gradients; anomaly mode names the operation."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.probes import values
+from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
+from runtime_check.probes.gradients import Record, backward_from, recorded
+
+
+@dataclass
+class Numbers:
+    """How many elements of results and gradients are not finite."""
+
+    run: Run
+    results: int = 0
+    gradients: int = 0
+    finite: int = 0
+    operation: str = ""
+
+
+def bad_elements(tensor: torch.Tensor) -> int:
+    """Elements that are NaN or infinite."""
+    return int((~torch.isfinite(tensor)).sum()) if tensor.is_floating_point() or tensor.is_complex() else 0
+
+
+def measure(bench: Bench, program: Program, way: Way) -> Numbers:
+    """Runs a program with a backward and counts; then again in anomaly mode to name the operation."""
+    numbers, record = Numbers(Run(way.label)), Record(Run(way.label))
+
+    def finish(value: object) -> None:
+        if not record.backwards:
+            backward_from(value)
+        for item in values.collect(value, program, "").values():
+            if isinstance(item, torch.Tensor):
+                numbers.results += bad_elements(item)
+                numbers.finite += item.numel() - bad_elements(item)
+
+    numbers.run = bench.run(program, way, recorded(record), inspect=finish)
+    for gradients in record.backwards:
+        for gradient in gradients.values():
+            numbers.gradients += bad_elements(gradient)
+            numbers.finite += gradient.numel() - bad_elements(gradient)
+    if numbers.gradients:
+        numbers.operation = named(bench, program, way)
+    return numbers
+
+
+def named(bench: Bench, program: Program, way: Way) -> str:
+    """The operation whose backward first returns NaN, as anomaly mode names it."""
+
+    def finish(value: object) -> None:
+        backward_from(value)
+
+    with torch.autograd.detect_anomaly(check_nan=True):
+        run = bench.run(program, way, inspect=finish, fresh=False)
+    found = re.search(r"Function '(\w+)' returned nan", str(run.error or ""))
+    return found.group(1) if found else ""
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when numbers of the flagged program are not finite and all of the corrected one's are."""
+    return contrast(bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
+
+
+def judge(bench: Bench, bad: Numbers, good: Numbers | None) -> Outcome:
+    """The outcome of one way of running the program."""
+    total = bad.results + bad.gradients
+    rows = [Evidence("elements that are NaN or infinite", str(total), "finite", str(bad.finite))]
+    if not total:
+        if not bad.finite:
+            return doubtful(bad.run, "the run left no numbers to look at")
+        return Outcome(Verdict.REFUTED, "all results and gradients are finite with these inputs", tuple(rows))
+    if good is None or not good.finite:
+        return cannot_tell("numbers are not finite, and there is no corrected program to compare with", rows)
+    rows.append(
+        Evidence("elements that are NaN or infinite", str(total), bench.against, str(good.results + good.gradients))
+    )
+    if good.results + good.gradients >= total:
+        return cannot_tell("the corrected program has as many", rows)
+    where = f" in the backward of {bad.operation.removesuffix('Backward0')}" if bad.operation else ""
+    kind = "gradients" if bad.gradients else "results"
+    return Outcome(Verdict.CONFIRMED, f"{total} elements of the {kind} are NaN or infinite{where}", tuple(rows))

@@ -1,0 +1,82 @@
+"""Equivalent: flagged and corrected code give bit-identical results, gradients and random states.
+
+Confirmed here is good news: harmless today, and the fix is safe. A program compared with itself shows
+nothing and is refuted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.probes import values
+from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
+from runtime_check.probes.gradients import Record, recorded
+
+
+@dataclass
+class State:
+    """All that a run leaves behind."""
+
+    run: Run
+    values: dict[str, object] = field(default_factory=dict)
+    gradients: dict[str, object] = field(default_factory=dict)
+    random: int = 0
+
+
+@contextmanager
+def random_state(into: State) -> Iterator[None]:
+    """Notes where the random generator stands at the end."""
+    try:
+        yield
+    finally:
+        into.random = hash(torch.get_rng_state().numpy().tobytes())
+
+
+def measure(bench: Bench, program: Program, way: Way) -> State:
+    """Runs a program and collects everything that could differ."""
+    state = State(Run(way.label))
+    record = Record(Run(way.label))
+    result = values.measure(bench, program, way, recorded(record), random_state(state))
+    state.run, state.values = result.run, result.values
+    for number, gradients in enumerate(record.backwards, 1):
+        state.gradients.update({f"gradient {number} of {leaf}": g for leaf, g in gradients.items()})
+    return state
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when nothing differs between two programs that are not the same."""
+    return contrast(bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
+
+
+def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
+    """The outcome of one way of running the program."""
+    if bench.corrected is None or good is None:
+        return cannot_tell("there is no corrected program to compare with")
+    if bad.run.trouble or good.run.trouble:
+        return doubtful(bad.run if bad.run.trouble else good.run, "a run did not end")
+    compared = len(bad.values) + len(bad.gradients)
+    if bench.flagged.text == bench.corrected.text:
+        row = Evidence("lines that the correction changes", "0", "values compared", str(compared))
+        return Outcome(Verdict.REFUTED, "the corrected program is the same: there is nothing to compare", (row,))
+    found = [*values.gaps(bad.values, good.values, exact=True), *values.gaps(bad.gradients, good.gradients, exact=True)]
+    if set(bad.values) != set(good.values) or set(bad.gradients) != set(good.gradients):
+        names = set(bad.values) ^ set(good.values) | set(bad.gradients) ^ set(good.gradients)
+        row = Evidence("results that only one program has", str(len(names)), "in both", str(compared))
+        return Outcome(Verdict.REFUTED, f"only one program has {sorted(names)[0]}", (row,))
+    if found:
+        row = Evidence(found[0].path, found[0].one, bench.against, found[0].other)
+        return Outcome(Verdict.REFUTED, f"{found[0].path} is not bit for bit the same", (row,))
+    if bad.random != good.random:
+        row = Evidence("state of the random generator", "differs", "values compared", str(compared))
+        return Outcome(Verdict.REFUTED, "the programs draw different random numbers", (row,))
+    if not compared:
+        return doubtful(bad.run, "the program left no value to compare")
+    row = Evidence("values that differ in a bit", "0", "compared", str(compared))
+    return Outcome(
+        Verdict.CONFIRMED, f"{compared} values and gradients are bit for bit the same {bench.against}", (row,)
+    )

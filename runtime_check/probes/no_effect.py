@@ -1,0 +1,130 @@
+"""NoEffect: the flagged statement changes nothing that it was written to change.
+
+The tensors, flags and gradients in sight are compared before and after each execution. Rules about
+optimizer steps look at what the steps find and move instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import FrameType
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.probes import graphs, training, values
+from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
+from runtime_check.probes.training import Training
+
+#: Rules about a step that finds no gradient, or other gradients than were meant for it.
+STEPS = {"TL502", "TL505", "TL507", "TL508", "TL511"}
+
+
+@dataclass
+class Effect:
+    """How often the flagged statement ran, and how often it changed something."""
+
+    run: Run
+    executions: int = 0
+    changed: int = 0
+    compared: int = 0
+    example: str = ""
+
+
+def snapshot(frame: FrameType) -> dict[str, object]:
+    """Values, gradients and flags of what is in sight of a statement."""
+    found: dict[str, object] = {}
+    for name, value in sorted(frame.f_locals.items()):
+        if not name.startswith("__"):
+            found.update(values.flat(value, name))
+    tensors = graphs.held([*frame.f_locals.values()])
+    for number, tensor in enumerate(tensors):
+        found[f"requires_grad of tensor {number} {tuple(tensor.shape)}"] = tensor.requires_grad
+        if tensor.is_leaf and tensor.grad is not None:
+            found[f"gradient of tensor {number} {tuple(tensor.shape)}"] = tensor.grad.detach().clone()
+    return found
+
+
+def measure(bench: Bench, program: Program, way: Way) -> Effect:
+    """Runs a program and compares around each execution."""
+    effect = Effect(Run(way.label))
+    before: dict[tuple[FrameType, int], dict[str, object]] = {}
+
+    def begin(frame: FrameType, index: int) -> None:
+        before[frame, index] = snapshot(frame)
+
+    def end(frame: FrameType, index: int) -> None:
+        old, new = before.pop((frame, index), {}), snapshot(frame)
+        found = [gap.path for gap in values.gaps(old, new, exact=True)]
+        found += sorted(set(old) ^ set(new))
+        effect.executions += 1
+        effect.compared = max(effect.compared, len(old))
+        effect.changed += bool(found)
+        effect.example = effect.example or (found[0] if found else "")
+
+    effect.run = bench.run(program, way, before=begin, after=end)
+    return effect
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when the statement changes nothing and the corrected one does."""
+    if bench.case.code in STEPS:
+        return contrast(
+            bench,
+            lambda program, way: training.measure(bench, program, way),
+            lambda bad, good: judge_steps(bench, bad, good),
+        )
+    return contrast(bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
+
+
+def judge(bench: Bench, bad: Effect, good: Effect | None) -> Outcome:
+    """The outcome for a single statement."""
+    if not bad.executions:
+        return doubtful(bad.run, "the flagged statement did not run to its end")
+    rows = [Evidence("executions that change something", str(bad.changed), "executions", str(bad.executions))]
+    if bad.changed:
+        return Outcome(Verdict.REFUTED, f"the statement changes {bad.example}", tuple(rows))
+    if good is None or not good.executions:
+        return cannot_tell("nothing in sight changes, and there is no corrected program to compare with", rows)
+    rows.append(Evidence("executions that change something", "0", bench.against, str(good.changed)))
+    if not good.changed:
+        return cannot_tell("the corrected statement changes nothing here either", rows)
+    why = f"the statement changes none of {bad.compared} values in sight; {bench.against} it changes {good.example}"
+    return Outcome(Verdict.CONFIRMED, why, tuple(rows))
+
+
+def judge_steps(bench: Bench, bad: Training, good: Training | None) -> Outcome:
+    """The outcome for what optimizer steps find."""
+    if not bad.steps:
+        return doubtful(bad.run, "no optimizer made a step")
+    empty = sum(step.gradient == 0 for step in bad.steps)
+    first = bad.steps[0]
+    rows = [Evidence("steps without any gradient", str(empty), "steps", str(len(bad.steps)))]
+    if good is None or not good.steps:
+        if empty == len(bad.steps):
+            rows.append(Evidence("distance that the parameters move", f"{first.moved:.6g}", "predicted", "0"))
+            return cannot_tell("no step finds a gradient, and there is no corrected program to compare with", rows)
+        return cannot_tell("there is no corrected program to compare the steps with", rows)
+    found = different(bad, good)
+    if found is None:
+        row = Evidence(
+            "norm of the gradient at a step", f"{first.gradient:.6g}", bench.against, f"{good.steps[0].gradient:.6g}"
+        )
+        return Outcome(Verdict.REFUTED, f"the steps find the same gradients {bench.against}", (*rows, row))
+    mine, theirs = bad.steps[found], good.steps[found]
+    rows.append(
+        Evidence(
+            f"norm of the gradient at step {found + 1}", f"{mine.gradient:.6g}", bench.against, f"{theirs.gradient:.6g}"
+        )
+    )
+    rows.append(
+        Evidence("distance that the parameters move", f"{mine.moved:.6g}", bench.against, f"{theirs.moved:.6g}")
+    )
+    why = f"step {found + 1} finds a gradient of norm {mine.gradient:.6g}, {theirs.gradient:.6g} {bench.against}"
+    return Outcome(Verdict.CONFIRMED, why, tuple(rows))
+
+
+def different(bad: Training, good: Training) -> int | None:
+    """The first step at which two runs find gradients of other size."""
+    for number, (a, b) in enumerate(zip(bad.steps, good.steps, strict=False)):
+        if abs(a.gradient - b.gradient) > 1e-3 * max(a.gradient, b.gradient):
+            return number
+    return None

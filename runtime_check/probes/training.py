@@ -1,0 +1,157 @@
+"""Follows optimizers: what is in `.grad` when they step, and what moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from runtime_check.probes import graphs
+from runtime_check.probes.bench import Bench, Program, Run, Way
+from runtime_check.probes.gradients import Names
+
+
+@dataclass
+class Step:
+    """One step of one optimizer."""
+
+    optimizer: int
+    backwards: int  # backwards since this optimizer's last step
+    held: dict[str, torch.Tensor]  # .grad after the last backward before the step
+    added: dict[str, torch.Tensor]  # what the backwards since the last step have added
+    moved: float = 0.0  # norm of the change of all its parameters
+    gradient: float = 0.0  # norm of .grad as the step found it
+
+
+@dataclass
+class Training:
+    """What the optimizers of a run did."""
+
+    run: Run
+    steps: list[Step] = field(default_factory=list)
+    leaves: dict[str, torch.Tensor] = field(default_factory=dict)  # reached by a backward
+    owned: set[int] = field(default_factory=set)  # ids of tensors in a param group
+    late: set[int] = field(default_factory=set)  # registered after the first optimizer was made
+    alive: list[object] = field(default_factory=list)
+
+    @property
+    def orphans(self) -> list[str]:
+        """Leaves that get gradients, were registered after an optimizer was made, and are in none."""
+        return [name for name, leaf in self.leaves.items() if id(leaf) in self.late and id(leaf) not in self.owned]
+
+
+class Watch:
+    """Collects a `Training`."""
+
+    def __init__(self, training: Training) -> None:
+        self.training, self.names = training, Names()
+        self.numbers: dict[int, int] = {}
+        self.since: dict[str, torch.Tensor] = {}
+        self.held: dict[str, torch.Tensor] = {}
+        self.backwards = 0
+        self.before: dict[int, list[torch.Tensor]] = {}
+
+    def made(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has been made."""
+        self.numbers.setdefault(id(optimizer), len(self.numbers) + 1)
+        self.training.alive.append(optimizer)
+
+    def registered(self, module: torch.nn.Module, name: str, parameter: Any) -> None:
+        """A module has got a parameter."""
+        if isinstance(parameter, torch.Tensor):
+            self.names.registered(module, name, parameter)
+            if self.numbers:
+                self.training.late.add(id(parameter))
+
+    def backward(self, roots: list[torch.Tensor], run: Any) -> None:
+        """Around one backward: notes what it adds to each leaf."""
+        leaves = graphs.leaves(roots)
+        before = [None if leaf.grad is None else leaf.grad.detach().clone() for leaf in leaves]
+        run()
+        self.backwards += 1
+        for leaf, old in zip(leaves, before, strict=True):
+            if leaf.grad is None:
+                continue
+            name, now = self.names.of(leaf), leaf.grad.detach().clone()
+            added = now if old is None else now - old
+            self.since[name] = added if name not in self.since else self.since[name] + added
+            self.held[name] = now
+            self.training.leaves[name] = leaf
+
+    def parameters(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """All tensors of an optimizer."""
+        return [p for group in optimizer.param_groups for p in group["params"]]
+
+    def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """The hook before every step."""
+        mine = self.parameters(optimizer)
+        self.training.owned.update(id(p) for p in mine)
+        self.before[id(optimizer)] = [p.detach().clone() for p in mine]
+
+    def step_ends(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """The hook after every step."""
+        self.made(optimizer)
+        mine = self.parameters(optimizer)
+        names = {self.names.of(p) for p in mine}
+        old = self.before.pop(id(optimizer), [])
+        moved = size({str(i): p.detach() - b for i, (p, b) in enumerate(zip(mine, old, strict=False))})
+        gradient = size({str(i): p.grad for i, p in enumerate(mine) if p.grad is not None})
+        held = {n: g for n, g in self.held.items() if n in names}
+        added = {n: g for n, g in self.since.items() if n in names}
+        self.training.steps.append(Step(self.numbers[id(optimizer)], self.backwards, held, added, moved, gradient))
+        self.since = {n: g for n, g in self.since.items() if n not in names}
+        self.backwards = 0
+
+
+@contextmanager
+def watched(training: Training) -> Iterator[None]:
+    """Fills `training` while it lasts."""
+    watch = Watch(training)
+    plain, create = torch.autograd.backward, torch.optim.Optimizer.__init__
+
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        watch.backward([r for r in roots if isinstance(r, torch.Tensor)], lambda: plain(tensors, *args, **kwargs))
+
+    def init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
+        watch.made(self)
+
+    handles = [
+        register_module_parameter_registration_hook(watch.registered),
+        register_optimizer_step_pre_hook(watch.step_begins),
+        register_optimizer_step_post_hook(watch.step_ends),
+    ]
+    torch.autograd.backward, torch.optim.Optimizer.__init__ = backward, init
+    try:
+        yield
+    finally:
+        torch.autograd.backward, torch.optim.Optimizer.__init__ = plain, create
+        for handle in handles:
+            handle.remove()
+
+
+def measure(bench: Bench, program: Program, way: Way) -> Training:
+    """Runs a program and follows its optimizers."""
+    training = Training(Run(way.label))
+    training.run = bench.run(program, way, watched(training))
+    return training
+
+
+def gap(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """Distance of two sets of gradients by the size of the larger; 0 for none."""
+    names = {*one, *other}
+    zero = torch.zeros(())
+    far = size({name: one.get(name, zero) - other.get(name, zero) for name in names})
+    return far / max(size(one), size(other), 1e-30)
+
+
+def size(gradients: dict[str, torch.Tensor]) -> float:
+    """The norm of all gradients together."""
+    return math.sqrt(sum(float(g.norm()) ** 2 for g in gradients.values()))

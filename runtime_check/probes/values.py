@@ -1,0 +1,160 @@
+"""What a run results in, as flat values that two runs can be compared by."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+
+from runtime_check.probes.bench import Bench, Program, Run, Way
+from runtime_check.trace import Watcher
+
+DEPTH = 8
+MOST = 2000
+RELATIVE, ABSOLUTE = 1e-4, 1e-6
+
+
+@dataclass
+class Result:
+    """The values of a run by path."""
+
+    run: Run
+    values: dict[str, object] = field(default_factory=dict)
+    gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Two values that differ."""
+
+    path: str
+    one: str
+    other: str
+    size: float  # relative; infinite where kinds, shapes or texts differ
+
+
+def flat(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
+    """Tensors, numbers and texts in a value, by path. Modules give their state, other objects nothing."""
+    if depth > DEPTH:
+        return
+    match value:
+        case torch.Tensor():
+            yield path, value.detach().clone()
+        case bool() | int() | float() | complex() | str() | None:
+            yield path, value
+        case torch.nn.Module():
+            yield from state_of(value, path)
+        case dict():
+            for key, item in value.items():
+                yield from flat(item, f"{path}[{key!r}]", depth + 1)
+        case list() | tuple():
+            for index, item in enumerate(value):
+                yield from flat(item, f"{path}[{index}]", depth + 1)
+        case _ if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+            try:
+                yield path, torch.as_tensor(value).clone()
+            except (TypeError, ValueError, RuntimeError):
+                return
+        case _ if hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType, types.FunctionType)):
+            for name, item in list(vars(value).items()):
+                yield from flat(item, f"{path}.{name}", depth + 1)
+
+
+def state_of(module: torch.nn.Module, path: str) -> Iterator[tuple[str, object]]:
+    """Parameters, buffers and mode of a module; nothing of one that was never initialised."""
+    try:
+        named = [*module.named_parameters(), *module.named_buffers()]
+    except AttributeError:
+        return
+    yield f"{path}.training", module.training
+    for name, tensor in named:
+        yield f"{path}.{name}", tensor.detach().clone()
+
+
+def collect(value: object, program: Program, output: str) -> dict[str, object]:
+    """The values of a run: a program's globals and what it printed, or what a call returned."""
+    found: dict[str, object] = {}
+    if program.whole and isinstance(value, dict) and value.get("__name__") == "__main__":
+        for name, item in value.items():
+            if not name.startswith("__") and not isinstance(item, types.ModuleType):
+                found.update(flat(item, name))
+    else:
+        found.update(flat(value, "result"))
+    if output:
+        found["printed text"] = output
+    return dict(list(found.items())[:MOST])
+
+
+def measure(
+    bench: Bench, program: Program, way: Way, *watches: Any, before: Watcher | None = None, after: Watcher | None = None
+) -> Result:
+    """Runs a program and collects its values."""
+    result = Result(Run(way.label))
+    kept: list[object] = []
+    result.run = bench.run(program, way, *watches, inspect=kept.append, before=before, after=after)
+    if kept:
+        result.values = collect(kept[0], program, result.run.output)
+    return result
+
+
+def named_in(frame: FrameType, names: set[str]) -> dict[str, object]:
+    """The values of some names of a frame."""
+    found: dict[str, object] = {}
+    for name in sorted(names):
+        if name in frame.f_locals:
+            found.update(flat(frame.f_locals[name], name))
+    return found
+
+
+def gaps(one: dict[str, object], other: dict[str, object], *, exact: bool = False) -> list[Gap]:
+    """Where two results differ; values that only one of them has are left out."""
+    return [gap for path in one if path in other if (gap := compare(path, one[path], other[path], exact))]
+
+
+def compare(path: str, a: object, b: object, exact: bool) -> Gap | None:
+    """The gap between two values, or None."""
+    match a, b:
+        case torch.Tensor(), torch.Tensor():
+            return compare_tensors(path, a, b, exact)
+        case (bool(), bool()) | (str(), str()):
+            return None if a == b else Gap(path, brief(a), brief(b), math.inf)
+        case ((int() | float() | complex()), (int() | float() | complex())):
+            return compare_tensors(path, torch.tensor(a), torch.tensor(b), exact)
+    return None if a is b or a == b else Gap(path, brief(a), brief(b), math.inf)
+
+
+def compare_tensors(path: str, a: torch.Tensor, b: torch.Tensor, exact: bool) -> Gap | None:
+    """The gap between two tensors: shape, dtype, values."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return Gap(path, shape(a), shape(b), math.inf)
+    x = a.to(torch.complex128 if a.is_complex() else torch.float64)
+    y = b.to(x.dtype)
+    if torch.equal(x, y) or (not x.is_complex() and torch.equal(x.nan_to_num(), y.nan_to_num())):
+        return None
+    far, size = float((x - y).abs().max()), max(float(x.abs().max()), float(y.abs().max()))
+    if not exact and far <= RELATIVE * size + ABSOLUTE:
+        return None
+    return Gap(path, number(a), number(b), far / size if size else math.inf)
+
+
+def shape(tensor: torch.Tensor) -> str:
+    """Shape and dtype."""
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def number(tensor: torch.Tensor) -> str:
+    """The value of one element, or the norm of more."""
+    if tensor.numel() == 1:
+        return f"{tensor.item():.6g}" if tensor.is_floating_point() else str(tensor.item())
+    return f"norm {float(torch.linalg.vector_norm(tensor.to(torch.complex128))):.6g}"
+
+
+def brief(value: object) -> str:
+    """A value on one short line."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else text[:59] + "…"
