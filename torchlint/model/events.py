@@ -48,7 +48,7 @@ class Event:
     def seen_from(self, node: ast.AST, loops: tuple[ast.AST, ...], guards: tuple[tuple[ast.AST, bool], ...]) -> Event:
         """The event of a helper, as it looks at the call that leads to it."""
         return Event(self.what, node, self.target, self.value, self.args, self.name, self.path, self.via,
-                     loops + self.loops, guards + self.guards, self.grad, self.inner, self.depth)
+                     loops + self.loops, guards + self.guards, self.grad, self.inner, max(self.depth, 1))
 
     def excludes(self, other: Event) -> bool:
         """Whether the two stand in different arms of one `if`, so that never both happen in one pass."""
