@@ -92,7 +92,9 @@ def judge(bench: Bench, bad: Effect, good: Effect | None) -> Outcome:
 
 
 def judge_steps(bench: Bench, bad: Training, good: Training | None) -> Outcome:
-    """The outcome for what optimizer steps find."""
+    """The outcome for what optimizer steps find; without steps, for what the programs leave behind."""
+    if not bad.steps and good is not None and not good.steps and bad.values and good.values:
+        return judge_values(bench, bad, good)
     if not bad.steps:
         return doubtful(bad.run, "no optimizer made a step")
     empty = sum(step.gradient == 0 for step in bad.steps)
@@ -120,6 +122,16 @@ def judge_steps(bench: Bench, bad: Training, good: Training | None) -> Outcome:
     )
     why = f"step {found + 1} finds a gradient of norm {mine.gradient:.6g}, {theirs.gradient:.6g} {bench.against}"
     return Outcome(Verdict.CONFIRMED, why, tuple(rows))
+
+
+def judge_values(bench: Bench, bad: Training, good: Training) -> Outcome:
+    """The outcome for two programs without a step."""
+    found = [gap.path for gap in values.gaps(bad.values, good.values)]
+    found += sorted(set(bad.values) ^ set(good.values))
+    row = Evidence("results that differ", str(len(found)), "compared", str(len(bad.values)))
+    if not found:
+        return Outcome(Verdict.REFUTED, f"the results are the same {bench.against}", (row,))
+    return Outcome(Verdict.CONFIRMED, f"{found[0]} is another {bench.against}", (row,))
 
 
 def different(bad: Training, good: Training) -> int | None:

@@ -12,7 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from runtime_check.probes import graphs
+from runtime_check.probes import graphs, values
 from runtime_check.probes.bench import Bench, Program, Run, Way
 from runtime_check.probes.gradients import Names
 
@@ -39,6 +39,7 @@ class Training:
     owned: set[int] = field(default_factory=set)  # ids of tensors in a param group
     late: set[int] = field(default_factory=set)  # registered after the first optimizer was made
     alive: list[object] = field(default_factory=list)
+    values: dict[str, object] = field(default_factory=dict)
 
     @property
     def orphans(self) -> list[str]:
@@ -138,9 +139,10 @@ def watched(training: Training) -> Iterator[None]:
 
 
 def measure(bench: Bench, program: Program, way: Way) -> Training:
-    """Runs a program and follows its optimizers."""
+    """Runs a program, follows its optimizers, and keeps its values."""
     training = Training(Run(way.label))
-    training.run = bench.run(program, way, watched(training))
+    result = values.measure(bench, program, way, watched(training))
+    training.run, training.values = result.run, result.values
     return training
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -12,10 +14,11 @@ from typing import Any
 import torch
 
 from runtime_check.probes.bench import Bench, Program, Run, Way
-from runtime_check.trace import Watcher
+from runtime_check.trace import owner_of
 
 DEPTH = 8
 MOST = 2000
+CALLS = 20  # of the flagged function whose values are kept
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
 
 
@@ -45,6 +48,8 @@ def flat(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, o
     match value:
         case torch.Tensor():
             yield path, value.detach().clone()
+            if value.is_leaf and value.grad is not None:
+                yield f"{path}.grad", value.grad.detach().clone()
         case bool() | int() | float() | complex() | str() | None:
             yield path, value
         case torch.nn.Module():
@@ -73,7 +78,7 @@ def state_of(module: torch.nn.Module, path: str) -> Iterator[tuple[str, object]]
         return
     yield f"{path}.training", module.training
     for name, tensor in named:
-        yield f"{path}.{name}", tensor.detach().clone()
+        yield from flat(tensor, f"{path}.{name}")
 
 
 def collect(value: object, program: Program, output: str) -> dict[str, object]:
@@ -90,25 +95,45 @@ def collect(value: object, program: Program, output: str) -> dict[str, object]:
     return dict(list(found.items())[:MOST])
 
 
-def measure(
-    bench: Bench, program: Program, way: Way, *watches: Any, before: Watcher | None = None, after: Watcher | None = None
-) -> Result:
-    """Runs a program and collects its values."""
+class Returned:
+    """Collects what the functions around the flagged statements return, as a profiler."""
+
+    def __init__(self, program: Program) -> None:
+        owners = [owner_of(program.text, spot.first) for spot in program.spots]
+        self.owners = [owner for owner in owners if owner[0] != "<module>"]
+        self.path, self.count = program.path, 0
+        self.values: dict[str, object] = {}
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        """Notes the value of a call that ends."""
+        code = frame.f_code
+        if event != "return" or code.co_filename != self.path or self.count >= CALLS:
+            return
+        if any(code.co_name == name and a <= code.co_firstlineno <= b for name, a, b in self.owners):
+            self.count += 1
+            self.values.update(flat(arg, f"value {self.count} returned by {code.co_name}"))
+
+
+@contextmanager
+def profiled(profile: Returned) -> Iterator[None]:
+    """Sets a profiler."""
+    old = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(old)
+
+
+def measure(bench: Bench, program: Program, way: Way, *watches: Any) -> Result:
+    """Runs a program and collects its values, and those that the flagged function returned."""
     result = Result(Run(way.label))
     kept: list[object] = []
-    result.run = bench.run(program, way, *watches, inspect=kept.append, before=before, after=after)
+    returned = Returned(program)
+    result.run = bench.run(program, way, *watches, profiled(returned), inspect=kept.append)
     if kept:
-        result.values = collect(kept[0], program, result.run.output)
+        result.values = {**collect(kept[0], program, result.run.output), **returned.values}
     return result
-
-
-def named_in(frame: FrameType, names: set[str]) -> dict[str, object]:
-    """The values of some names of a frame."""
-    found: dict[str, object] = {}
-    for name in sorted(names):
-        if name in frame.f_locals:
-            found.update(flat(frame.f_locals[name], name))
-    return found
 
 
 def gaps(one: dict[str, object], other: dict[str, object], *, exact: bool = False) -> list[Gap]:

@@ -7,15 +7,25 @@ once with a copy of every tensor that autograd saves. Equal gradients mean that 
 from __future__ import annotations
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes.bench import Bench, Way, doubtful, first_decisive
+from runtime_check.probes import training
+from runtime_check.probes.bench import Bench, Way, contrast, doubtful, first_decisive
 from runtime_check.probes.gradients import Difference, Record, difference, measure
+from runtime_check.probes.no_effect import judge_steps
 
 #: Rules about tensors that autograd has saved and that change afterwards.
 SAVED = {"TL101", "TL305", "TL307"}
+#: Rules about gradients that are right when they are computed and wrong when the optimizer steps.
+STEPS = {"TL504", "TL509", "TL510"}
 
 
 def probe(bench: Bench) -> Outcome:
     """Confirmed when the gradient differs from the right one, which is taken twice."""
+    if bench.case.code in STEPS:
+        return contrast(
+            bench,
+            lambda program, way: training.measure(bench, program, way),
+            lambda bad, good: judge_steps(bench, bad, good),
+        )
     judge = judge_saved if bench.case.code in SAVED else judge_corrected
     return first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
 
@@ -48,6 +58,9 @@ def judge_saved(bench: Bench, way: Way) -> Outcome | None:
     other = None if bench.corrected is None else bench.same(bench.corrected, way.label)
     if bench.corrected is not None and other is not None:
         good = measure(bench, bench.corrected, other)
+        kept = measure(bench, bench.corrected, other, keep_saved=True)
+        if not good.overwritten and difference(good, kept) is not None:
+            return cannot_tell("the corrected program overwrites values that backward needs as well", rows)
         said = "raises: a saved tensor was modified" if good.overwritten else good.run.trouble or "runs"
         rows.append(Evidence("autograd's own check", "says nothing", bench.against, said))
     why = f"a value that backward needs is overwritten: the gradient of {gap.leaf} is off by {gap.relative:.0%}"
