@@ -20,7 +20,7 @@ from torchlint.model import ClassInfo, FileModel, Kind
 from torchlint.model.autograd import instance_calls, maker_of
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL302", "function-instance-call", Severity.ERROR, fix=Safety.UNSAFE, triggers=("Function",))
+META = Meta("TL302", "function-instance-call", Severity.ERROR, fix=Safety.UNSAFE)
 CLAIM = Raises("RuntimeError", "Legacy autograd function|non-static")
 
 EXAMPLES = [

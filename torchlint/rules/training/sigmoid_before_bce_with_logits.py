@@ -17,7 +17,8 @@ from torchlint.model import FileModel
 from torchlint.model.losses import loss_calls
 from torchlint.rule import Example, Hit, Meta
 
-META = Meta("TL518", "sigmoid-before-bce-with-logits", Severity.ERROR, triggers=("igmoid",))
+LOSS_OR_SIGMOID = ("with_logits", "WithLogits", "igmoid")  # either may be in another file
+META = Meta("TL518", "sigmoid-before-bce-with-logits", Severity.ERROR, triggers=LOSS_OR_SIGMOID)
 CLAIM = OutputsDiffer()
 
 EXAMPLES = [

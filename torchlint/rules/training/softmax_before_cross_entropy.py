@@ -18,7 +18,8 @@ from torchlint.model import FileModel
 from torchlint.model.losses import loss_calls
 from torchlint.rule import Example, Hit, Meta
 
-META = Meta("TL516", "softmax-before-cross-entropy", Severity.ERROR, triggers=("softmax", "Softmax"))
+LOSS_OR_SOFTMAX = ("cross_entropy", "CrossEntropy", "softmax", "Softmax")  # either may be in another file
+META = Meta("TL516", "softmax-before-cross-entropy", Severity.ERROR, triggers=LOSS_OR_SOFTMAX)
 CLAIM = OutputsDiffer()
 
 EXAMPLES = [
