@@ -1,0 +1,252 @@
+"""A `__getitem__` that changes the stored data in place.
+
+Indexing a tensor with an integer or a slice gives a view, and indexing a list gives the stored object itself.
+An in-place operation on it writes into the dataset: the sample is normalised once more at every epoch, and
+with workers each process drifts on its own copy.
+
+Compute a new value (`x = x - x.mean()`), or clone before changing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint import knowledge
+from torchlint.claims import NoEffect
+from torchlint.findings import Confidence, Safety, Severity
+from torchlint.fixes import edits
+from torchlint.fixes.expressions import source_of
+from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind
+from torchlint.rule import Example, Hit, Meta, Repair
+
+META = Meta(
+    "TL525", "dataset-mutated-in-getitem", Severity.ERROR, fix=Safety.UNSAFE, triggers=("__getitem__",)
+)
+CLAIM = NoEffect()
+ARRAY_WORDS = {"mean", "std", "sum", "max", "min", "abs", "shape", "norm", "median", "amax", "amin", "unsqueeze", "var"}
+OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        from torch.utils.data import Dataset
+
+
+        class Clips(Dataset):
+            def __init__(self, clips):
+                self.clips = clips
+
+            def __len__(self):
+                return len(self.clips)
+
+            def __getitem__(self, index):
+                clip = self.clips[index]
+                clip -= clip.mean()  #!
+                return clip
+
+
+        data = Clips(torch.arange(12.0).reshape(3, 4))
+        first, again = data[0].clone(), data[0]
+        """,
+        good="""
+        import torch
+        from torch.utils.data import Dataset
+
+
+        class Clips(Dataset):
+            def __init__(self, clips):
+                self.clips = clips
+
+            def __len__(self):
+                return len(self.clips)
+
+            def __getitem__(self, index):
+                clip = self.clips[index]
+                clip = clip - clip.mean()
+                return clip
+
+
+        data = Clips(torch.arange(12.0).reshape(3, 4))
+        first, again = data[0].clone(), data[0]
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        from torch.utils.data import Dataset
+
+
+        class Images(Dataset):
+            def __init__(self, n):
+                self.images = torch.ones(n, 3, 4)
+                self.labels = torch.zeros(n)
+
+            def __len__(self):
+                return len(self.labels)
+
+            def __getitem__(self, index):
+                image, label = self.images[index], self.labels[index]
+                image[0] = 0  #!
+                image.mul_(0.5)
+                return image, label
+
+
+        data = Images(3)
+        first, again = data[0][0].clone(), data[0][0]
+        """,
+        good="""
+        import torch
+        from torch.utils.data import Dataset
+
+
+        class Images(Dataset):
+            def __init__(self, n):
+                self.images = torch.ones(n, 3, 4)
+                self.labels = torch.zeros(n)
+
+            def __len__(self):
+                return len(self.labels)
+
+            def __getitem__(self, index):
+                image, label = self.images[index].clone(), self.labels[index]
+                image[0] = 0
+                image.mul_(0.5)
+                return image, label
+
+
+        data = Images(3)
+        first, again = data[0][0].clone(), data[0][0]
+        """,
+        fixed=False,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+    from torch.utils.data import Dataset
+
+
+    class Clips(Dataset):
+        def __init__(self, clips, ages, mask):
+            self.clips = clips
+            self.ages = ages
+            self.mask = mask
+            self.hits = {}
+
+        def __getitem__(self, index):
+            clip = self.clips[index].clone()
+            clip -= clip.mean()
+            other = self.clips[index] - self.clips[index].mean()
+            other *= 2
+            picked = self.clips[index][self.mask]
+            picked += picked.max()
+            age = self.ages[index]
+            age += 1
+            name = self.clips[index]
+            name = name.float().unsqueeze(0)
+            self.hits[index] = 1
+            return clip, other, age, picked, name
+    """,
+    """
+    import torch
+
+
+    class Board:
+        def __init__(self):
+            self.cells = torch.zeros(3, 3)
+
+        def __getitem__(self, index):
+            row = self.cells[index]
+            row += row.mean()
+            return row
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """The first change of each name that stands for stored data."""
+    for cls in model.classes:
+        method = cls.methods.get("__getitem__")
+        if method is None or cls.kind is not Kind.DATASET or not method.self_name:
+            continue
+        done = set()
+        for statement, name in changes(model, cls, method):
+            if name not in done:
+                done.add(name)
+                yield Hit(
+                    statement,
+                    "this changes the stored data, anew in every epoch; work on a copy",
+                    out_of_place(model, statement),
+                    confidence=Confidence.LIKELY,
+                )
+
+
+def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[tuple[ast.stmt, str]]:
+    """In-place changes in the method of names that are stored data at that point, in order."""
+    stored: dict[str, bool] = {}  # name -> it holds stored data
+    arrays = array_names(model, method)
+    for node in method.own_nodes:
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
+                for target, value in zip(names, values, strict=True):
+                    if isinstance(target, ast.Name):
+                        stored[target.id] = is_stored(cls, method, value, stored)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                stored[name] = is_stored(cls, method, value, stored)
+            case ast.AugAssign(target=ast.Name(id=name)) if stored.get(name):
+                if name in arrays or is_array(model, node.target):
+                    yield node, name
+            case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name))) if stored.get(name) and name in arrays:
+                yield node, name
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name) as base)]) if stored.get(name):
+                if name in arrays or is_array(model, base):
+                    yield node, name
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr))) if stored.get(name):
+                entry = knowledge.method(attr)
+                if entry is not None and entry.inplace and attr != "requires_grad_":
+                    yield node, name
+
+
+def is_stored(cls: ClassInfo, method: FunctionInfo, value: ast.expr, stored: dict[str, bool]) -> bool:
+    """`self.data`, `self.data[i]`, a basic slice of stored data, or another name for it."""
+    match value:
+        case ast.Name(id=name):
+            return stored.get(name, False)
+        case ast.Attribute(value=ast.Name(id=me), attr=attr):
+            return me == method.self_name and any(attr in each.stores for each in cls.project_mro)
+        case ast.Subscript(value=inner, slice=index):
+            basic = isinstance(index, (ast.Name, ast.Constant, ast.Slice)) or (
+                isinstance(index, ast.Tuple) and all(isinstance(e, (ast.Slice, ast.Constant)) for e in index.elts)
+            )
+            return basic and is_stored(cls, method, inner, stored)
+    return False
+
+
+def array_names(model: FileModel, method: FunctionInfo) -> set[str]:
+    """Names that the method treats as arrays: a mutable number would not be one."""
+    found = set()
+    for path, attributes in method.used_methods.items():
+        words = {attribute.removesuffix("()") for attribute in attributes}
+        if words & ARRAY_WORDS or any(w.endswith("_") and knowledge.method(w) is not None for w in words):
+            found.add(path)
+    return found
+
+
+def is_array(model: FileModel, node: ast.expr) -> bool:
+    """Whether the model knows a value to be a tensor or array."""
+    return model.value(node).kind in (Kind.TENSOR, Kind.NDARRAY)
+
+
+def out_of_place(model: FileModel, statement: ast.stmt) -> Repair | None:
+    """`x -= y` -> `x = x - (y)`: from here on the name holds a value of its own."""
+    match statement:
+        case ast.AugAssign(target=ast.Name(id=name), op=op, value=value) if type(op) in OPERATORS:
+            right = source_of(model, value)
+            if isinstance(value, (ast.BinOp, ast.IfExp, ast.BoolOp, ast.Compare, ast.Lambda, ast.UnaryOp)):
+                right = f"({right})"
+            text = f"{name} = {name} {OPERATORS[type(op)]} {right}"
+            return edits.repair("Make a new value", edits.replace(model, statement, text))
+    return None
