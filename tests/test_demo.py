@@ -28,7 +28,7 @@ PLANTED = (
     ("layers.py", "data-mutation", "self.weight.data.div_(self.weight.data.norm())"),
     ("layers.py", "unregistered-parameter", "self.queries = torch.randn(queries, width, requires_grad=True)"),
     ("layers.py", "functional-dropout-without-training", "weights = F.dropout(weights, self.drop)"),
-    ("layers.py", "missing-super-init", "self.log_value = nn.Parameter(torch.tensor(math.log(start)))"),
+    ("layers.py", "missing-super-init", "def __init__(self, start: float = 1.0)"),
     ("losses.py", "missing-create-graph", "(slope,) = torch.autograd.grad(outputs.sum(), pictures)"),
     ("losses.py", "log1p", "return -torch.log(1 + picked).mean()"),
     ("model.py", "overridden-call", "def __call__(self, x: torch.Tensor) -> torch.Tensor:"),

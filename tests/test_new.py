@@ -109,10 +109,11 @@ def test_without_a_history_codes_come_from_the_rules(clone: Path):
         ("lost_sum", "tensor", "lower-case words"),
         ("../lost", "tensor", "lower-case words"),
         ("", "tensor", "lower-case words"),
-        ("missing-zero-grad", "tensor", "belongs to layer training"),
+        ("promised-rule", "tensor", "belongs to layer training"),
     ],
 )
 def test_what_cannot_be_made(clone: Path, name: str, layer: str, match: str):
+    (clone / HISTORY).write_text("TL599 promised-rule\n")
     with pytest.raises(NewRuleError, match=match) as error:
         create(name, layer, clone)
     assert "\n" not in str(error.value)

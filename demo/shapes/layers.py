@@ -47,11 +47,15 @@ class Block(nn.Module):
         return x if self.levels is None else Round()(x, self.levels)
 
 
-class UnitNormConv(nn.Conv2d):
-    """A convolution whose filter bank has norm one."""
+class UnitNormConv(nn.Module):
+    """A 3x3 convolution whose filter bank has norm one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width, 3, 3) / width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self._conv_forward(x, self.weight, self.bias)
+        y = F.conv2d(x, self.weight, padding=1)
         self.weight.data.div_(self.weight.data.norm())
         return y
 

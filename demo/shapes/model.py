@@ -12,7 +12,7 @@ class ResidualBlock(Block):
 
     def __init__(self, width: int, levels: int | None = None) -> None:
         super().__init__(width, levels)
-        self.first = UnitNormConv(width, width, 3, padding=1)
+        self.first = UnitNormConv(width)
         self.second = nn.Conv2d(width, width, 3, padding=1)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

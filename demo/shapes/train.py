@@ -12,7 +12,7 @@ from shapes.losses import CentreLoss, smoothness
 from shapes.model import ShapeNet, freeze_stem
 
 
-def train_epoch(model, loader, optimizer, scheduler, criterion, centre, device, penalty):
+def train_epoch(model: ShapeNet, loader, optimizer, scheduler, criterion, centre, device, penalty):
     """One pass over the training pictures; the mean loss."""
     model.train()
     total = 0.0
@@ -33,7 +33,7 @@ def train_epoch(model, loader, optimizer, scheduler, criterion, centre, device, 
     return total / len(loader)
 
 
-def evaluate(model, loader, device):
+def evaluate(model: ShapeNet, loader, device):
     """Mean loss, accuracy and a confusion matrix over the validation pictures."""
     losses, right = [], 0
     confusion = torch.zeros(len(NAMES), len(NAMES)).to(device)
@@ -48,7 +48,7 @@ def evaluate(model, loader, device):
     return mean, right / len(loader.dataset), confusion
 
 
-def warm_up(model, loader, device, steps=10):
+def warm_up(model: ShapeNet, loader, device, steps=10):
     """A few steps with a small learning rate, so that BatchNorm has seen some data."""
     sgd = torch.optim.SGD(model.parameters(), lr=1e-4)
     for _, (pictures, labels) in zip(range(steps), loader):
@@ -57,7 +57,7 @@ def warm_up(model, loader, device, steps=10):
         sgd.step()
 
 
-def export(model, path, size=24):
+def export(model: ShapeNet, path, size=24):
     """Writes the network in a form that needs no Python."""
     traced = torch.jit.trace(model, torch.zeros(1, 1, size, size))
     traced.save(path)
