@@ -39,7 +39,11 @@ def cases_of(rule: Rule, example: Example) -> dict[str, Case]:
     cases = {kind: from_example(rule, example, kind, 0, seconds=SECONDS) for kind in ("bad", "good")}
     fixed = harness.fixed(rule, example.source)
     if fixed not in (example.source, example.corrected):
-        cases["fixed"] = from_example(rule, example, "fixed", 0, fixed=fixed, seconds=SECONDS)
+        case = from_example(rule, example, "fixed", 0, fixed=fixed, seconds=SECONDS)
+        left = {finding.span.line for finding in harness.findings(rule, fixed)}  # places without a fix
+        spots = tuple(s for s in case.flagged if not left & set(range(s.first, s.last + 1)))
+        if spots:
+            cases["fixed"] = dataclasses.replace(case, flagged=spots)
     return cases
 
 
