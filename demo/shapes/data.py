@@ -40,8 +40,7 @@ class Shapes(Dataset):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         picture = self.pictures[index]
         picture -= picture.mean()
-        picture /= picture.std()
-        return picture, self.labels[index]
+        return picture / picture.std(), self.labels[index]
 
 
 def loaders(count: int, batch_size: int, distributed: bool = False) -> tuple[DataLoader, DataLoader]:
