@@ -135,6 +135,15 @@ def test_the_public_surface() -> None:
         torchlint.nothing  # noqa: B018
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_fixing_text_in_memory(mark: str) -> None:
+    text = mark + "import torch\r\nx.item()\r\n"
+    fixed = torchlint.fix_source(text, rules=RULES)
+    assert fixed == mark + "import torch\r\nx.tolist()\r\n"
+    assert torchlint.fix_source(fixed, rules=RULES) == fixed
+    assert torchlint.fix_source("x = = 1", rules=RULES) == "x = = 1"
+
+
 # -- fingerprints -------------------------------------------------------------------------------
 
 

@@ -30,6 +30,6 @@ def fix_source(
 
     selection = select(options or Options(), every_rule() if rules is None else tuple(rules))
     project = Project()
-    source = Source(path, text.removeprefix("\ufeff"))
-    fixed = apply(source, lambda one: check(one, selection, project), unsafe=unsafe).text
-    return text if fixed == source.text else fixed
+    bare = text.removeprefix("\ufeff")
+    mark = text[: len(text) - len(bare)]
+    return mark + apply(Source(path, bare), lambda one: check(one, selection, project), unsafe=unsafe).text
