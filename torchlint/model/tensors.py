@@ -355,7 +355,8 @@ def several(node: ast.AST, value: Value, overload: Overload) -> Value:
 def call_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value],
                 keywords: dict[str, Value]) -> Value:
     """`tensor.method(...)`."""
-    assert isinstance(node.func, ast.Attribute)
+    if not isinstance(node.func, ast.Attribute):  # a bound method that was kept in a name
+        return UNKNOWN
     special = SPECIAL_METHODS.get(name)
     if special is not None:
         return special(run, node, base, args, keywords)
