@@ -1,0 +1,245 @@
+"""A model with dropout or batch norm that is evaluated in training mode.
+
+`no_grad` stops the recording of gradients and nothing else. In training mode Dropout still drops, and BatchNorm
+normalises with the statistics of the evaluation batch and writes them into its running mean and variance, so
+validation data leaks into the model and results depend on how the batches are cut.
+
+Call `model.eval()` before evaluating and `model.train()` before training goes on. Re-estimating batch norm
+statistics on purpose, with the outputs thrown away, is fine.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint import knowledge
+from torchlint.claims import OutputsDiffer
+from torchlint.findings import Severity
+from torchlint.model import Event, FileModel, Flow, Kind, Value, training
+from torchlint.rule import Example, Hit, Meta
+
+META = Meta("TL514", "missing-eval", Severity.WARNING, triggers=("no_grad", "inference_mode"))
+CLAIM = OutputsDiffer()
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(2):
+            model.train()  #!
+            optimizer.zero_grad()
+            model(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                error = model(torch.ones(3, 4)).sum()
+            print(epoch, error.item())
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(2):
+            model.train()
+            optimizer.zero_grad()
+            model(torch.ones(3, 4)).sum().backward()
+            optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                error = model(torch.ones(3, 4)).sum()
+            print(epoch, error.item())
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+                self.norm = nn.BatchNorm1d(4)
+
+            def forward(self, x):
+                return self.norm(self.fc(x))
+
+
+        def train_epoch(net, optimizer, batches):
+            for batch in batches:
+                optimizer.zero_grad()
+                net(batch).pow(2).sum().backward()
+                optimizer.step()
+
+
+        @torch.no_grad()
+        def validate(net, batches):
+            return sum(net(batch).pow(2).sum().item() for batch in batches)  #!
+
+
+        if __name__ == "__main__":
+            net = Net()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            batches = [torch.randn(3, 4)] * 2
+            train_epoch(net, optimizer, batches)
+            print(validate(net, batches))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+                self.norm = nn.BatchNorm1d(4)
+
+            def forward(self, x):
+                return self.norm(self.fc(x))
+
+
+        def train_epoch(net, optimizer, batches):
+            for batch in batches:
+                optimizer.zero_grad()
+                net(batch).pow(2).sum().backward()
+                optimizer.step()
+
+
+        @torch.no_grad()
+        def validate(net, batches):
+            net.eval()
+            return sum(net(batch).pow(2).sum().item() for batch in batches)
+
+
+        if __name__ == "__main__":
+            net = Net()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            batches = [torch.randn(3, 4)] * 2
+            train_epoch(net, optimizer, batches)
+            print(validate(net, batches))
+        """,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+    from torch import nn
+
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+    def recalibrate(net, batches):
+        net.train()
+        with torch.no_grad():
+            for batch in batches:
+                net(batch)
+
+
+    def run(net, batches, training):
+        net.train(training)
+        with torch.set_grad_enabled(training):
+            return [net(batch).sum().item() for batch in batches]
+
+
+    recalibrate(net, [torch.randn(3, 4)])
+    net(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        print(plain(torch.randn(3, 4)).sum())
+    run(net, [torch.randn(3, 4)], False)
+    """,
+    """
+    import torch
+    from torch import nn
+
+
+    @torch.no_grad()
+    def predict(net, x):
+        return net(x)
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop = nn.Dropout()
+
+        def forward(self, x):
+            return self.drop(x)
+
+        def predict(self, x):
+            with torch.no_grad():
+                return self(x)
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Calls without gradients, whose result is used, of a model that trained and was never set to eval."""
+    seen = set()
+    for owner, flow in training.bodies(model):
+        for event in flow.of("call"):
+            if event.grad is not False or not switches(event.target) or event.depth > 1:
+                continue
+            cause = training_mode(model, owner, flow, event)
+            if cause is not None and cause not in seen and used(model, training.place_of(model, event)):
+                seen.add(cause)
+                yield Hit(
+                    cause,
+                    "evaluated in training mode: dropout and batch norm stay active; call `eval()`",
+                    confidence=event.target.sure,
+                )
+
+
+def training_mode(model: FileModel, owner: ast.AST, flow: Flow, call: Event) -> ast.AST | None:
+    """Where to report that the model is in training mode at a call; None if it may be in eval mode."""
+    at = flow.events.index(call)
+    trained = False
+    for event in reversed(flow.events[:at]):
+        if event.excludes(call) and event.what != "backward":
+            continue
+        if event.what == "set_mode" or (event.what == "eval" and not training.different(event.target, call.target)):
+            return None
+        if event.what == "train" and training.same(event.target, call.target):
+            place = training.place_of(model, event)
+            here = training.place_of(model, call)
+            return place if model.owner(place) is model.owner(here) else here
+        if event.what == "step":
+            trained = True
+    whole = owner is model.tree and not any(
+        e.what in ("eval", "set_mode") for e in flow.events
+    ) and not model.calls_named("eval")
+    return training.place_of(model, call) if whole and trained else None
+
+
+def switches(value: Value, depth: int = 0) -> bool:
+    """Whether a module surely behaves differently in training and evaluation."""
+    if value.kind is not Kind.MODULE or depth > 3:
+        return False
+    if "wrapper" in value.facts and value.bound is not None:
+        return switches(value.bound, depth + 1)
+    if value.elements is not None:
+        return any(switches(part, depth + 1) for part in value.elements)
+    if value.cls is not None:
+        if any(method.name in ("train", "eval") for method in value.cls.all_methods()):
+            return False
+        return any(
+            switches(value.cls.attr(name), depth + 1) for cls in value.cls.project_mro for name in cls.stores
+        )
+    info = knowledge.module_class(value.name)
+    return info is not None and info.mode_sensitive and info.kind in ("norm", "dropout")
+
+
+def used(model: FileModel, call: ast.AST) -> bool:
+    """Whether the result of a call goes anywhere."""
+    return not isinstance(model.parent(call), ast.Expr)
