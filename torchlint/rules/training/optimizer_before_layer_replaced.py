@@ -181,8 +181,8 @@ def replaced(flow: Flow, made: Event, module: Value) -> Iterator[Event]:
             new = event.what == "load_state" and training.same(event.target, module) and assigns(event.inner)
         steps = any(e.what == "step" and training.same(e.target, made.target) for e in later)
         told = any(
-            e.what == "add_params" and training.same(e.target, made.target)
-            or e.what == "make_optimizer" and training.same(owner(e), module)
+            (e.what == "add_params" and training.same(e.target, made.target))
+            or (e.what == "make_optimizer" and training.same(owner(e), module))
             for e in later
         )
         if new and steps and not told:

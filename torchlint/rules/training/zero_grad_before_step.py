@@ -1,0 +1,184 @@
+"""Gradients cleared between backward and step.
+
+`zero_grad()` sets every `.grad` to None (or zero). An optimizer skips parameters whose gradient is None, so a
+step after it changes nothing at all: the loss stays where it is and nothing complains.
+
+Clear the gradients before `backward()` or after `step()`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.claims import NoEffect
+from torchlint.findings import Safety, Severity
+from torchlint.fixes import edits
+from torchlint.model import Event, FileModel, Flow, Kind, training
+from torchlint.rule import Example, Hit, Meta, Repair
+
+META = Meta("TL502", "zero-grad-before-step", Severity.ERROR, fix=Safety.UNSAFE, triggers=("zero_grad",))
+CLAIM = NoEffect()
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            loss = model(torch.ones(2, 3)).pow(2).mean()
+            loss.backward()
+            optimizer.zero_grad()  #!
+            optimizer.step()
+        """,
+        good="""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            loss = model(torch.ones(2, 3)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+
+
+        class Trainer:
+            def __init__(self, net):
+                self.net = net
+                self.opt = torch.optim.Adam(net.parameters())
+
+            def update(self, loss):
+                self.opt.zero_grad()  #!
+                self.opt.step()
+
+            def fit(self, batches):
+                for batch in batches:
+                    loss = self.net(batch).sum()
+                    loss.backward()
+                    self.update(loss)
+
+
+        Trainer(torch.nn.Linear(3, 1)).fit([torch.ones(2, 3)] * 2)
+        """,
+        good="""
+        import torch
+
+
+        class Trainer:
+            def __init__(self, net):
+                self.net = net
+                self.opt = torch.optim.Adam(net.parameters())
+
+            def update(self, loss):
+                self.opt.step()
+                self.opt.zero_grad()
+
+            def fit(self, batches):
+                for batch in batches:
+                    loss = self.net(batch).sum()
+                    loss.backward()
+                    self.update(loss)
+
+
+        Trainer(torch.nn.Linear(3, 1)).fit([torch.ones(2, 3)] * 2)
+        """,
+        fixed=False,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+
+    a, b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    opt_a, opt_b = torch.optim.SGD(a.parameters(), 0.1), torch.optim.SGD(b.parameters(), 0.1)
+    for _ in range(2):
+        opt_a.zero_grad()
+        b(a(torch.ones(3, 2))).sum().backward()
+        opt_b.zero_grad()
+        opt_a.step()
+        b(a(torch.ones(3, 2)).detach()).sum().backward()
+        opt_b.step()
+        opt_b.zero_grad()
+        b(a(torch.ones(3, 2)).detach()).sum().backward()
+        opt_b.step()
+    """,
+    """
+    import torch
+
+    net = torch.nn.Linear(2, 1)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(4):
+        loss = net(torch.ones(3, 2)).sum()
+        if torch.isnan(loss):
+            opt.zero_grad()
+            continue
+        loss.backward()
+        if i == 3:
+            opt.zero_grad()
+            break
+        opt.step()
+        opt.zero_grad()
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Clears after the backward that a step is meant for."""
+    seen = set()
+    for _, flow in training.bodies(model):
+        for step in flow.of("step"):
+            clear = cleared(flow, step) if training.is_stepped(step) else None
+            place = training.place_of(model, clear[1]) if clear is not None else None
+            if clear is not None and place is not None and place not in seen:
+                seen.add(place)
+                yield Hit(
+                    place,
+                    "this clears the gradients that the step after it needs; clear before `backward()`",
+                    clear_earlier(model, *clear),
+                    confidence=min(step.target.sure, clear[1].target.sure),
+                )
+
+
+def cleared(flow: Flow, step: Event) -> tuple[Event, Event] | None:
+    """(backward, clear) where the clear comes after the last backward before the step."""
+    at = flow.events.index(step)
+    clear: Event | None = None
+    for event in reversed(flow.events[:at]):
+        if event.excludes(step) or event.loops != step.loops:
+            continue
+        if event.what == "zero_grad" and covers(step, event) and set(event.guards) <= set(step.guards):
+            clear = clear or event
+        elif event.what == "backward":
+            if clear is None or not set(event.guards) <= set(step.guards):
+                return None
+            return event, clear
+        elif event.what in ("step", "set_grad", "autograd_grad", "unknown_step"):
+            return None
+    return None
+
+
+def covers(step: Event, clear: Event) -> bool:
+    """Whether a clear surely empties the gradients of the step's optimizer."""
+    if clear.target.kind is Kind.MODULE:
+        return training.owns(step.target, clear.target) is True
+    return training.same(step.target, clear.target)
+
+
+def clear_earlier(model: FileModel, backward: Event, clear: Event) -> Repair | None:
+    """Move the clear before the backward, if both are statements of one block."""
+    at, call = training.place_of(model, backward), training.place_of(model, clear)
+    if model.place(at) != model.place(call):
+        return None
+    first, second = model.statement(at), model.statement(call)
+    if not isinstance(second, ast.Expr):
+        return None
+    return edits.repair("Clear before backward", edits.move_statement(model, second, before=first))
