@@ -161,7 +161,7 @@ class CallGraph:
                         yield Site(call, owner, None, True)
                         continue
                     kind = self.type_of(value, owner) if attr == name else ""
-                    weak = unique and not kind and not _is_library(value)
+                    weak = unique and not kind and not _is_library(value) and self._fits(call, f"{holder}.{name}")
                     if attr == name and ast.unparse(value) in family:
                         yield Site(call, owner, None, True)  # Net.helper(x): a static or class method
                     elif attr == name and (kind in family or weak):
@@ -170,6 +170,16 @@ class CallGraph:
                         yield Site(call, owner, call.func, True)
                 case func if name in ("forward", "__call__") and self.type_of(func, owner) in family:
                     yield Site(call, owner, func, True)
+
+    def _fits(self, call: ast.Call, qualname: str) -> bool:
+        """Whether the number of arguments of a call fits a method."""
+        owner = self.owners.get(qualname)
+        if owner is None or any(isinstance(item, ast.Starred) for item in call.args):
+            return True
+        count = len(call.args) + len(call.keywords)
+        spec = owner.node.args
+        most = count if spec.vararg or spec.kwarg else len(owner.parameters) - 1
+        return len(owner.required) - 1 <= count <= most
 
     def type_of(self, node: ast.expr, owner: Owner | None, depth: int = 4) -> str:
         """The file's class that an expression is an instance of, or ""."""

@@ -5,6 +5,7 @@ made up from the text. Every run starts from fresh objects and seeded random gen
 """
 from __future__ import annotations
 
+import ast
 import itertools
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -12,9 +13,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from torch import nn
+
 from runtime_check.calls import CallGraph, Owner, Site
 from runtime_check.extract import Namespace, Target
+from runtime_check.functions import Example, differentiable, examples
+from runtime_check.made import Maker
+from runtime_check.modules import CannotBuild, running
 from runtime_check.slices import Arguments, Slice, cut, run_at_top, run_in_function
+from runtime_check.specs import Assignment
 from runtime_check.standins import surroundings
 
 Hints = Mapping[str, Callable[[], object]]
@@ -52,11 +59,70 @@ def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float =
         driver.through(target.qualname),
         driver.called(target.qualname),
         driver.main_block(target.qualname),
+        driver.made(target, budget_s),
     )
     for drive in found:
         if drive.label not in seen:
             seen.add(drive.label)
             yield drive
+
+
+@dataclass(frozen=True)
+class Built:
+    """An instance of a Module class, and a call of it with inputs whose forward ran.
+
+    `call` is None, and `why` says why, if no inputs were found. Every call makes new inputs.
+    """
+
+    label: str
+    module: nn.Module
+    call: Callable[[], object] | None
+    why: str = ""
+    make: Callable[[], nn.Module] | None = None  # another instance
+    inputs: Callable[[], tuple[list[Any], dict[str, Any]]] | None = None  # new arguments for a call
+
+
+def build_module(space: Namespace, qualname: str, *, seed: int = 0, budget_s: float = 3.0) -> Iterator[Built]:
+    """Instances of a Module class, best first. Raises CannotBuild, or what loading the class raises."""
+    cls = space.resolve(qualname)
+    if not isinstance(cls, type):
+        raise CannotBuild(f"`{qualname}` is no class")
+    with surroundings(space.path, seed):
+        for item in running(cls, budget_s):
+            module = item.made.make()
+            label = f"{qualname}({item.made.arguments.label})"
+            if item.inputs is None:
+                yield Built(label, module, None, item.why, item.made.make)
+                continue
+            call = partial(_call_module, module, item.inputs)
+            yield Built(f"{label}({item.inputs.label})", module, call, "", item.made.make, item.inputs.make)
+
+
+def _call_module(module: nn.Module, inputs: Assignment) -> object:
+    args, kwargs = inputs.make()
+    return module(*args, **kwargs)
+
+
+def _fail(error: Exception) -> object:
+    raise error
+
+
+def build_function_class(space: Namespace, qualname: str, *, seed: int = 0, budget_s: float = 3.0) -> Iterator[Example]:
+    """Arguments for an autograd Function: as the file calls it, then made up. Raises what loading it raises.
+
+    Floating tensors are float64 leaves that require grad; every call makes new ones.
+    """
+    cls = space.resolve(qualname)
+    driver = Driver(space, seed)
+    for drive in itertools.islice(driver.called(f"{qualname}.forward"), PER_LEVEL):
+        if drive.prepare is not None:
+            yield Example(drive.label, partial(_given, drive.prepare), cls)
+    with surroundings(space.path, seed):
+        yield from examples(cls, budget_s)
+
+
+def _given(prepare: Callable[[], Arguments]) -> tuple[Any, ...]:
+    return differentiable(prepare().args)
 
 
 class Driver:
@@ -150,6 +216,9 @@ class Driver:
         """Functions and methods that call the target, directly or not; nearest first."""
         found: list[Owner] = []
         names = [qualname]
+        holder, _, last = qualname.rpartition(".")
+        if holder in self.graph.classes and (last.startswith("__") or not self.graph.sites(qualname)):
+            names.append(holder)  # who makes an instance may run the method: `dataset[0]`, a hook, a callback
         for name in names:
             for site in self.graph.sites(name):
                 owner = site.owner
@@ -168,7 +237,9 @@ class Driver:
 
     def main_block(self, qualname: str) -> Iterator[Drive]:
         """The `__main__` block or the script's own statements, if they lead to the target."""
-        names = [qualname, *(owner.name for owner in self.callers(qualname))]
+        holder = qualname.rpartition(".")[0]
+        names = [qualname, *([holder] if holder in self.graph.classes else ()),
+                 *(owner.name for owner in self.callers(qualname))]
         if any(site.owner is None for name in names for site in self.graph.sites(name)):
             yield Drive("the file run as a script", self.fresh(self._run_script), "script")
 
@@ -178,6 +249,27 @@ class Driver:
             if step.index not in self.space.done and not pinned:
                 self.space.run_strictly(step)
         return None
+
+    def _instances(self, target: Target) -> list[tuple[str, Callable[[], Any]]]:
+        """How the file itself makes instances of the target's class."""
+        holder = target.qualname.rpartition(".")[0]
+        found: list[tuple[str, Callable[[], Any]]] = []
+        if holder in self.graph.classes and not target.qualname.endswith("__init__"):
+            for site in self._ranked(self.graph.sites(holder))[:PER_LEVEL]:
+                text = ast.unparse(site.call)
+                short = text if len(text) <= 60 else f"{holder}(...)"
+                found += [(f"{short} of line {site.line}", action) for _, action in self.at_site(site)]
+        return found
+
+    def made(self, target: Target, budget_s: float) -> Iterator[Drive]:
+        """The target with made-up arguments. A search that finds nothing yields a drive that says why."""
+        try:
+            with surroundings(self.space.path, self.seed):
+                self.space.reset()
+                for action in Maker(self.space, target, budget_s, self._instances(target)).actions():
+                    yield Drive(action.label, self.fresh(action.run), "made", action.prepare)
+        except Exception as error:
+            yield Drive("with made-up arguments", partial(_fail, error), "made")
 
     def script(self, target: Target) -> Iterator[Drive]:
         """Drives for top-level code."""

@@ -9,6 +9,7 @@ import __future__
 
 import ast
 import builtins
+import copy
 import linecache
 import os
 import types
@@ -51,6 +52,13 @@ class Globals(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         return self.space.compute(name)
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name, computed if need be."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, value)
         if not self.space.running:
@@ -89,6 +97,7 @@ class Namespace:
         self.binding: dict[str, list[Step]] = {}
         self.touching: dict[str, list[Step]] = {}
         self.stars: list[ast.ImportFrom] = []
+        self._from_star: dict[str, ast.ImportFrom | None] = {}
         for step in self.steps:
             for name in step.binds:
                 self.binding.setdefault(name, []).append(step)
@@ -125,7 +134,11 @@ class Namespace:
 
     def has(self, name: str) -> bool:
         """Whether the file binds `name`, itself or by a star import. Runs nothing of this file."""
-        return name in self.pins or name in self.binding or self._star_with(name) is not None
+        return self.binds(name) or self._star_with(name) is not None
+
+    def binds(self, name: str) -> bool:
+        """Whether the file binds `name` itself, or has a value for it already."""
+        return name in self.binding or name in self.globals
 
     def get(self, name: str) -> object:
         """The value of a top-level name. KeyError if nothing binds it; what its statement raises."""
@@ -192,12 +205,23 @@ class Namespace:
         now = [step for step in binding if not step.main and step.index < before]
         now = now or [step for step in binding if not step.main] or binding
         first = now[0].index
-        imported = all(isinstance(step.node, (ast.Import, ast.ImportFrom)) for step in now)
+        imported = all(isinstance(step.node, _DEFINITIONS) for step in now)
         touching = () if imported else self.touching.get(name, ())
         more = [item for item in touching if first < item.index < before and item.main <= now[0].main]
         for step in sorted([*now, *more], key=lambda step: step.index):
             if step.index not in self.done and not (step.binds and step.binds <= self.pins.keys()):
                 self.run_step(step)
+        if name not in self.globals and not self.running[:-1].count(first):
+            self._need_part(name, now)
+
+    def _need_part(self, name: str, binding: list[Step]) -> None:
+        """A block ran without binding the name (`if TYPE_CHECKING:`): run the one statement in it that does."""
+        for step in binding:
+            for item in walk(step.node):
+                if isinstance(item, (ast.Import, ast.ImportFrom)) and item is not step.node and name in bound(item):
+                    with self.busy(step.index):
+                        self.execute([item])
+                    return
 
     def run_step(self, step: Step) -> None:
         """Runs one top-level statement. If it raises, the names that it binds become placeholders."""
@@ -209,7 +233,21 @@ class Namespace:
             try:
                 self.execute([step.node])
             except (Exception, SystemExit) as error:
-                self._replace(step, error)
+                if not self._without_decorators(step.node, error):
+                    self._replace(step, error)
+
+    def _without_decorators(self, node: ast.stmt, error: BaseException) -> bool:
+        """Makes a definition once more, without its decorators. False if it has none, or that fails too."""
+        if not isinstance(node, (ast.ClassDef, ast.FunctionDef)) or not node.decorator_list:
+            return False
+        bare = copy.copy(node)
+        bare.decorator_list = []
+        try:
+            self.execute([bare])
+        except (Exception, SystemExit):
+            return False
+        self.note(f"the decorators of `{node.name}` were left out ({type(error).__name__}: {error})")
+        return True
 
     def run_strictly(self, step: Step) -> None:
         """Runs one top-level statement and raises what it raises."""
@@ -263,11 +301,19 @@ class Namespace:
     def _star_with(self, name: str) -> ast.ImportFrom | None:
         if name.startswith("_"):
             return None
+        if name not in self._from_star:
+            self._from_star[name] = None  # star imports may go in circles
+            self._from_star[name] = self._find_star(name)
+        return self._from_star[name]
+
+    def _find_star(self, name: str) -> ast.ImportFrom | None:
         for node in reversed(self.stars):
+            if not self.loader.may_bind(name, node.module or "", self, node.level):
+                continue
             module = self._star_module(node)
             if isinstance(module, ModuleProxy):
                 space = object.__getattribute__(module, "_space")
-                if space is not None and not _asking(space, name):
+                if space is not None and space.has(name):
                     return node
             elif not isinstance(module, Missing) and module is not None and name in set(star_names(module)):
                 return node
@@ -282,20 +328,9 @@ class Namespace:
             return None
 
 
+_DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef)
 _LASTING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Try)
 _LASTING_VALUES = (types.FunctionType, types.ModuleType, type, Missing)
-_asked: list[tuple[str, str]] = []
-
-
-def _asking(space: Namespace, name: str) -> bool:
-    """False if `space` has the name. Star imports may go in circles: a question in progress answers True."""
-    if (space.path, name) in _asked:
-        return True
-    _asked.append((space.path, name))
-    try:
-        return not space.has(name)
-    finally:
-        _asked.pop()
 
 
 def _namespace(text: str, path: str, loader: Loader) -> Namespace:

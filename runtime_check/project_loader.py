@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
 LEVELS = 6  # how far above a file its project is looked for
+SIMILAR = {"regex": "re", "ujson": "json", "orjson": "json", "simplejson": "json"}
 STDLIB = frozenset(sys.stdlib_module_names)
 
 
@@ -34,13 +35,21 @@ class ModuleProxy(types.ModuleType):
         if space is not None:
             put(self, "__file__", space.path)
 
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        """The computed globals: `dataclasses` and `typing` look names up here."""
+        space: Namespace | None = object.__getattribute__(self, "_space")
+        return space.globals if space is not None else {}
+
     def __getattr__(self, name: str) -> Any:
         space: Namespace | None = object.__getattribute__(self, "_space")
-        if space is not None and (space.has(name) or name in space.globals):
+        if space is not None and space.binds(name):
             return space.get(name)
         child = self._loader.child(self, name)
         if child is not None:
             return child
+        if space is not None and space.has(name):
+            return space.get(name)
         if space is not None and not name.startswith("__"):
             try:
                 hook = space.get("__getattr__")  # PEP 562
@@ -88,6 +97,7 @@ class Loader:
         self.main = os.path.abspath(main)
         self.spaces: dict[str, Namespace] = {}
         self.modules: dict[str, ModuleProxy] = {}
+        self.texts: dict[str, str] = {}
         self.roots = [os.path.abspath(item) for item in roots]
         self.only: dict[str, str] = {}  # roots that serve one top-level package alone: root -> package
         self._guess_roots()
@@ -152,6 +162,29 @@ class Loader:
                 return place
         return None
 
+    def may_bind(self, name: str, level_module: str, space: Namespace, level: int) -> bool:
+        """False if a star import of a project module surely does not offer `name`: a look at the text alone."""
+        place = self.place(level_module, space, level)
+        if place is None:
+            return True
+        file = os.path.join(place, "__init__.py") if os.path.isdir(place) else place
+        if file not in self.texts:
+            try:
+                self.texts[file] = Path(file).read_bytes().decode("utf-8", errors="replace")
+            except OSError:
+                self.texts[file] = ""
+        text = self.texts[file]
+        return name in text or "import *" in text
+
+    def place(self, dotted: str, space: Namespace, level: int) -> str | None:
+        """File or folder of a module as named in an import of `space`."""
+        if level == 0:
+            return self.find(dotted)
+        folder = os.path.dirname(os.path.abspath(space.path))
+        for _ in range(level - 1):
+            folder = os.path.dirname(folder)
+        return locate(folder, dotted.split(".") if dotted else [])
+
     def proxy(self, dotted: str, place: str) -> ModuleProxy | None:
         """The module object for a found place; None if its text cannot be read or parsed."""
         if dotted not in self.modules:
@@ -176,18 +209,13 @@ class Loader:
 
     def project_module(self, dotted: str, space: Namespace, level: int) -> ModuleProxy | None:
         """The project's module of this name as seen from a file, or None."""
-        if level == 0:
-            place = self.find(dotted)
+        place = self.place(dotted, space, level)
+        if level == 0 or place is None:
             return self.proxy(dotted, place) if place else None
-        folder = os.path.dirname(os.path.abspath(space.path))
-        for _ in range(level - 1):
-            folder = os.path.dirname(folder)
         parts = space.package.split(".") if space.package else []
         parents = parts[: len(parts) - (level - 1)] if level > 1 else parts
         rest = dotted.split(".") if dotted else []
-        place = locate(folder, rest)
-        name = ".".join([*parents, *rest]) or os.path.basename(folder)
-        return self.proxy(name, place) if place else None
+        return self.proxy(".".join([*parents, *rest]) or os.path.basename(place), place)
 
 
 def locate(base: str, rest: Sequence[str]) -> str | None:
@@ -274,9 +302,9 @@ def _project_import(loader: Loader, module: ModuleProxy, name: str, wanted: Sequ
 
 
 def _offers(module: ModuleProxy, space: Namespace | None, name: str) -> bool:
-    if space is not None and (space.has(name) or name in space.globals or space.has("__getattr__")):
+    if space is not None and (space.binds(name) or space.binds("__getattr__")):
         return True
-    return module._loader.child(module, name) is not None
+    return module._loader.child(module, name) is not None or (space is not None and space.has(name))
 
 
 def _real_import(name: str, wanted: Sequence[str], from_: bool, guarded: bool, space: Namespace) -> Any:
@@ -285,6 +313,8 @@ def _real_import(name: str, wanted: Sequence[str], from_: bool, guarded: bool, s
     except Exception as error:
         if guarded:
             raise
+        if name in SIMILAR:
+            return importlib.import_module(SIMILAR[name])
         return _placeholder(name, bool(from_), error, space)
     absent = [item for item in wanted if not hasattr(module, item) and not _submodule(name, item)]
     if absent and not guarded:

@@ -134,7 +134,7 @@ def root(node: ast.expr) -> str:
         match node:
             case ast.Attribute(value=value) | ast.Subscript(value=value) | ast.Starred(value=value):
                 node = value
-            case ast.Call(func=ast.Name(), args=[first, *_]):
+            case ast.Call(func=ast.Name(id="enumerate" | "list" | "zip" | "reversed"), args=[first, *_]):
                 node = first  # enumerate(net.layers), list(net.parameters())
             case ast.Call(func=func):
                 node = func
@@ -158,6 +158,8 @@ def touched(node: ast.stmt) -> set[str]:
                 return {root(value)} - {""}
             if attr.endswith("_") and not attr.startswith("_") and args:  # nn.init.normal_(net.weight)
                 return {root(args[0])} - {""}
+        case ast.FunctionDef(decorator_list=decorators) | ast.ClassDef(decorator_list=decorators):
+            return {root(item) for item in decorators} - {""}  # `@registry.register("conv")`
         case ast.For(body=body) | ast.With(body=body):
             inner = [touched(part) for part in body]
             if all(inner):  # every statement of the block prepares something

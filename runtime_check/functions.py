@@ -1,0 +1,187 @@
+"""Arguments for functions: of autograd Functions, and of plain functions on tensors."""
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runtime_check import names
+from runtime_check.blame import Context
+from runtime_check.guess import Asked
+from runtime_check.inputs import InputGuesser
+from runtime_check.repair import repairs
+from runtime_check.search import Failure, Search
+from runtime_check.specs import OMIT, Assignment, Const, Spec
+from runtime_check.usage import source_tree
+
+CONTEXTS = ("ctx", "context", "self", "cls", "c", "ct")
+
+
+@dataclass(frozen=True)
+class Example:
+    """Arguments for `apply` with which forward ran. Floating tensors are float64 leaves that require grad."""
+
+    label: str
+    arguments: Callable[[], tuple[Any, ...]]  # new ones each time
+    function: Any  # the Function class
+
+    def call(self) -> Any:
+        """Applies the Function to new arguments."""
+        return self.function.apply(*self.arguments())
+
+
+def differentiable(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments with floating tensors turned into float64 leaves that require grad."""
+
+    def convert(value: Any) -> Any:
+        match value:
+            case torch.Tensor() if value.is_floating_point():
+                return value.detach().double().requires_grad_()
+            case torch.Tensor() if value.is_complex():
+                return value.detach().to(torch.complex128).requires_grad_()
+            case list() | tuple() if type(value) in (list, tuple):
+                return type(value)(convert(item) for item in value)
+        return value
+
+    return tuple(convert(value) for value in values)
+
+
+class ArgumentGuesser(InputGuesser):
+    """Candidates for the arguments of a function whose parameters may be tensors or plain values."""
+
+    def __init__(self, function: Any, owner: type | None = None, *, drop_context: bool = False) -> None:
+        super().__init__(function, None, owner)
+        self.drop_context = drop_context
+        self.saved, self.kept = saved_and_kept(function)
+
+    def parameters(self) -> Any:
+        found = super().parameters()
+        if self.drop_context and found and found[0].name in CONTEXTS:
+            found = found[1:]
+        return found
+
+    def _required(self, asked: Asked) -> Iterator[Spec]:
+        if asked.name not in self.saved and self._is_plain(asked):
+            yield from self._plain(asked)
+        yield from super()._required(asked)
+        yield from self._plain(asked)
+
+    def _is_plain(self, asked: Asked) -> bool:
+        """Whether the value is rather a number, flag or string than a tensor."""
+        use = asked.use
+        if use.is_tensor or asked.name in self.saved or "Tensor" in str(asked.hint):
+            return False
+        value = names.number(asked.name)
+        small = isinstance(value, float) or (value is not None and value != names.WIDTH)
+        return asked.name in self.kept or small or use.is_string or names.is_flag(asked.name) or use.ranged
+
+    def _plain(self, asked: Asked) -> Iterator[Spec]:
+        use, value = asked.use, names.number(asked.name)
+        if use.is_string:
+            yield from self.strings(asked)
+        if names.is_flag(asked.name) or (use.truth and not use.arithmetic):
+            yield from (Const(names.flag(asked.name)), Const(not names.flag(asked.name)))
+        if value is not None and (isinstance(value, float) or value != names.WIDTH):
+            yield Const(value)
+        yield from (Const(0.5), Const(2))
+
+
+def saved_and_kept(function: Any) -> tuple[set[str], set[str]]:
+    """Names given to `ctx.save_for_backward`, and names stored on `ctx` as attributes."""
+    tree = source_tree(function)
+    saved: set[str] = set()
+    kept: set[str] = set()
+    for node in ast.walk(tree) if tree is not None else ():
+        match node:
+            case ast.Call(func=ast.Attribute(attr="save_for_backward" | "mark_dirty"), args=args):
+                saved |= {item.id for part in args for item in ast.walk(part) if isinstance(item, ast.Name)}
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name))], value=ast.Name(id=value)):
+                kept |= {value} if name in CONTEXTS else set()
+    return saved, kept
+
+
+def examples(cls: Any, budget_s: float) -> Iterator[Example]:
+    """Made-up arguments with which an autograd Function's forward runs, as they are found."""
+    guesser = ArgumentGuesser(cls.forward, cls, drop_context=not has_setup(cls))
+    starts, candidates = guesser.starts()
+
+    def run(chosen: Assignment) -> Any:
+        return cls.apply(*positional(chosen))
+
+    def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
+        return repairs(Context(chosen, failure, cls.forward, candidates))
+
+    search = Search(run, repair, budget_s)
+    for found in itertools.islice(search.results(starts), 6):
+        if found.operations > 1 and any(True for _ in _tensors(found.value)):
+            chosen = found.arguments
+            yield Example(chosen.label, lambda chosen=chosen: positional(chosen), cls)  # type: ignore[misc]
+
+
+def positional(chosen: Assignment) -> tuple[Any, ...]:
+    """The arguments of `apply`, which takes no names."""
+    values: list[Any] = []
+    for name, spec in chosen.items:
+        if spec == OMIT:
+            break  # what follows is left to the defaults too
+        made = spec.make()
+        values.extend(made if name == chosen.spread else [made])
+    return differentiable(tuple(values))
+
+
+def has_setup(cls: Any) -> bool:
+    """Whether the Function has a `setup_context`, so that its forward takes no ctx."""
+    return cls.setup_context is not torch.autograd.Function.setup_context
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    match value:
+        case torch.Tensor():
+            yield value
+        case list() | tuple():
+            for item in value:
+                yield from _tensors(item)
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments for a function: those with which it ran, or that got furthest."""
+
+    arguments: Assignment
+    ran: bool
+    operations: int
+
+
+def calls(function: Callable[..., Any], owner: type | None, budget_s: float, *, reached: Callable[[Failure], bool],
+          starts: list[Assignment] | None = None, candidates: dict[str, list[Spec]] | None = None,
+          receiver: Callable[[], Any] | None = None,
+          before: Callable[[], None] = lambda: None) -> Iterator[Call]:
+    """Arguments with which a function runs or fails on the line of interest (`reached`), as they are found."""
+    if starts is None or candidates is None:
+        starts, candidates = ArgumentGuesser(function, owner).starts()
+    stopped: list[tuple[Assignment, int]] = []
+
+    def run(chosen: Assignment) -> Any:
+        before()
+        args, kwargs = chosen.make()
+        first = [receiver()] if receiver is not None else []
+        value = function(*first, *args, **kwargs)
+        return list(itertools.islice(value, 8)) if hasattr(value, "__next__") else value
+
+    def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
+        if reached(failure):
+            stopped.append((chosen, failure.operations))
+        return repairs(Context(chosen, failure, function, candidates))
+
+    search = Search(run, repair, budget_s)
+    for found in search.results(starts):
+        yield Call(found.arguments, True, found.operations)
+        if stopped:
+            yield Call(stopped[0][0], False, stopped[0][1])
+            stopped.clear()
+    for chosen, operations in sorted(stopped, key=lambda item: -item[1])[:2]:
+        yield Call(chosen, False, operations)

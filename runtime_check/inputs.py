@@ -1,0 +1,406 @@
+"""Candidate inputs for `forward` and for functions on tensors, best first.
+
+Shapes come from the layers that a built module hands the input to, from shape annotations, einops
+patterns and docstrings, and from names; then the usual forms (sequence, image, matrix, tokens) follow
+in turn.
+"""
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from runtime_check import names
+from runtime_check.guess import NOTHING, Asked, Guesser
+from runtime_check.specs import OMIT, Assignment, Const, Seq, Spec, Tensor
+from runtime_check.usage import Usage, usage
+
+STEPS = 8  # length of made sequences
+NODES, EDGES = 8, 12
+TOKENS = re.compile(r"(^|_)(input_)?(ids?|tokens?|idx|indices|index|words|chars|labels?|targets?|captions?|text"
+                    r"|sentences?|y"
+                    r"|species|atomic_numbers|z|codes|position_ids|seqs?|items?|user|users|node_type|edge_type|classes)$")
+MASKS = re.compile(r"(^|_)(masks|valid|is_\w+|dead|keep|alive)$|mask$")
+TIMES = re.compile(r"^(t|ts|time|times|time_?steps?|noise_level|sigma|sigmas|steps?|timestep_cond|noise_labels)$")
+EDGES_NAMES = re.compile(r"^(edge_index|edges?|edge_list|adj_t)$")
+EDGE_VALUES = re.compile(r"^(edge_attr|edge_feat\w*|edge_weight|e)$")
+LENGTHS = re.compile(r"(^|_)(len|lens|lengths?|sizes|num_\w+)$")
+STATES = re.compile(r"(^|_)(h|hx|hidden|hiddens|state|states|h0|c0|h_0|prev_state|cache|past_\w+|hidden_states?_prev)$")
+IMAGES = re.compile(r"(^|_)(img|imgs|image|images|pixels?|pixel_values|frame|rgb|depth|photo|picture)$")
+#: Attributes in which modules keep the width of their input.
+WIDTHS = ("dim", "embed_dim", "hidden_size", "in_channels", "in_features", "d_model", "channels", "input_dim")
+#: Sizes that people name in shape comments, patterns and unpackings.
+AXES: list[tuple[str, int]] = [
+    (r"^(b|bs|bsz|bsize|batch|batch_?size|batches)$", names.BATCH),
+    (r"^(h|w|height|width|hh|ww|h\d|w\d|x|y|rows|cols|size)$", names.IMAGE),
+    (r"^(t|l|n|s|seq|seq_?len|len|length|time|times|frames|tokens|tgt_len|src_len|num_\w+|n_\w+|i|j|q|k|time_?steps|samples"
+     r"|seq_length|points|nodes|sequence)$", STEPS),
+    (r"^(3|rgb)$", 3),
+    (r"^(1)$", 1),
+]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the first layer that sees an input wants: forms of shapes, and the kind of values."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    kind: str = "float"
+    high: int = 8
+
+
+def entry_of(module: Any, depth: int = 4) -> Entry | None:
+    """The inputs that a layer takes, looking into containers and user-made modules; None if unknown."""
+    b, t = names.BATCH, STEPS
+    match module:
+        case nn.Linear():
+            return Entry(((b, module.in_features), (b, t, module.in_features)))
+        case nn.Bilinear():
+            return Entry(((b, module.in1_features),))
+        case nn.Embedding():
+            return Entry(((b, t), (b,), (t,)), "long", module.num_embeddings)
+        case nn.EmbeddingBag():
+            return Entry(((b, t),), "long", module.num_embeddings)
+        case nn.RNNBase():
+            return Entry(((b, t, module.input_size), (t, module.input_size)))
+        case nn.RNNCellBase():
+            return Entry(((b, module.input_size),))
+        case nn.MultiheadAttention():
+            return Entry(((t, b, module.embed_dim),))
+        case nn.LayerNorm():
+            return Entry(((b, t, *module.normalized_shape), (b, *module.normalized_shape)))
+        case nn.modules.conv._ConvNd():
+            return _images(module.in_channels, len(module.kernel_size), module)
+        case nn.BatchNorm1d():
+            return Entry(((b, module.num_features), (b, module.num_features, t)))
+        case nn.modules.batchnorm._BatchNorm() | nn.modules.instancenorm._InstanceNorm():
+            rank = 3 if "3d" in type(module).__name__ else 1 if "1d" in type(module).__name__ else 2
+            return _images(module.num_features, rank)
+        case nn.GroupNorm():
+            return _images(module.num_channels, 2)
+    return _entry_inside(module, depth) if isinstance(module, nn.Module) and depth else None
+
+
+def _images(channels: int, rank: int, module: Any = None) -> Entry:
+    sizes = {1: (32, 64, 256), 2: (32, 64, 28, 224), 3: (16, 8, 32)}[rank]
+    kernel = max(module.kernel_size) if module is not None and isinstance(module.kernel_size[0], int) else 1
+    stride = max(module.stride) if module is not None and isinstance(module.stride[0], int) else 1
+    fitting = [max(size, kernel, 4 * stride if stride > 4 else 0) for size in sizes]
+    return Entry(tuple((names.BATCH, channels, *(size,) * rank) for size in dict.fromkeys(fitting)))
+
+
+def _entry_inside(module: nn.Module, depth: int) -> Entry | None:
+    """Look at the layers that the forward method hands its first argument to, else at the first layers."""
+    forward = type(module).forward
+    first = next((name for name in _positional(forward) if name != "self"), "")
+    if first and not type(module).__module__.startswith("torch.nn"):
+        for path in usage(forward, first, type(module), 1).layers:
+            found = entry_of(_member(module, path), depth - 1)
+            if found is not None:
+                return found
+    for child in module.children():
+        found = entry_of(child, depth - 1)
+        if found is not None:
+            return found
+    return None
+
+
+def _positional(function: Any) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _member(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+class InputGuesser(Guesser):
+    """Candidates for the arguments of `forward` of a built module, or of a function (module None)."""
+
+    def __init__(self, function: Any, module: nn.Module | None = None, owner: type | None = None) -> None:
+        super().__init__(function, type(module) if module is not None else owner)
+        self.module = module
+        texts = (inspect.getdoc(function), inspect.getdoc(self.owner) if self.owner else "")
+        self.doc = " ".join(text for text in texts if text)
+        self.width = self._width()
+
+    def _width(self) -> int:
+        """The size of features that the module most likely takes."""
+        entry = entry_of(self.module) if self.module is not None else None
+        if entry is not None and entry.kind == "float":
+            shape = entry.shapes[0]
+            return shape[1] if len(shape) >= 2 and len(shape) != 3 else shape[-1]
+        for name in WIDTHS:
+            value = getattr(self.module, name, None)
+            if isinstance(value, int) and 0 < value <= 4096:
+                return value
+        return names.WIDTH
+
+    def inputs(self, asked: Asked) -> list[Spec]:
+        """Candidates for one argument of a call on tensors."""
+        found: list[Spec] = []
+        if not asked.required:
+            found.append(OMIT)
+            if asked.default is not None:
+                return found if asked.hint is not bool else [*found, Const(not asked.default)]
+        found += self._required(asked)
+        return list(dict.fromkeys(found))
+
+    def _required(self, asked: Asked) -> Iterator[Spec]:
+        text, use = names.snake(asked.name), asked.use
+        if isinstance(asked.hint, type) and asked.hint in (bool, int, float, str):
+            yield from self.by_class(asked.hint, asked)
+            return
+        shaped = list(self._written_shapes(asked))
+        yield from shaped
+        if not shaped:
+            yield from self._by_kind(text, asked)
+        if use.keys:
+            yield self.tensor_table(use)
+        if use.is_object and not use.is_tensor and not self._says_tensor(asked):
+            yield from self.by_use(asked)
+        if self._is_sequence(asked):
+            yield from self._lists(asked)
+        yield from self.tensors(asked)
+        if names.is_flag(text) or (use.truth and not use.is_tensor):
+            yield from (Const(False), Const(True))
+        if not self._says_tensor(asked):
+            yield from self._lists(asked)
+            yield from self.by_use(asked)
+            yield Const(1)
+
+    def _says_tensor(self, asked: Asked) -> bool:
+        return "Tensor" in str(asked.hint) and "ist" not in str(asked.hint)
+
+    def _is_sequence(self, asked: Asked) -> bool:
+        text = str(asked.hint)
+        if re.search(r"[Ll]ist|[Tt]uple|Sequence|Iterable", text) and not text.startswith("typing.Union"):
+            return True
+        return asked.use.element is not None and not asked.use.is_tensor and asked.use.length
+
+    def _by_kind(self, text: str, asked: Asked) -> Iterator[Spec]:
+        """Candidates that the name alone suggests."""
+        b, t = names.BATCH, STEPS
+        if EDGES_NAMES.search(text):
+            yield Tensor((2, EDGES), "long", NODES)
+        elif EDGE_VALUES.search(text) and self._has_edges():
+            yield from (Tensor((EDGES, self.width)), Tensor((EDGES,)), Tensor((EDGES, 1)))
+        elif text in ("x", "h", "feat", "features", "node_feat") and self._has_edges():
+            yield from (Tensor((NODES, self._feature_width(asked))), Tensor((NODES,), "long", 8))
+        elif text == "batch" and self._has_edges():
+            yield Tensor((NODES,), "long", 1)
+        elif MASKS.search(text):
+            if not asked.required or asked.use.can_be_none:
+                yield Const(None)
+            shapes = ((b, t), (t, t), (b, 1, t, t), (b, 1, 1, t), (t,))
+            yield from (Tensor(shape, "bool") for shape in shapes)
+            yield Tensor((b, t))
+        elif TIMES.search(text):
+            yield from (Tensor((b,), "long", 8), Tensor((b,), "unit"), Tensor((b, 1), "unit"), Tensor((b, self.width)))
+        elif LENGTHS.search(text) and not asked.use.layers:
+            yield from (Tensor((b,), "long", 0 + STEPS), Const(STEPS), Const([STEPS] * b))
+        elif STATES.search(text) and text != "hidden_states":
+            if asked.use.can_be_none:
+                yield Const(None)
+            yield from self._states(asked)
+        elif TOKENS.search(text) and not self._float_entry(asked):
+            high = self._vocabulary(asked)
+            yield from (Tensor((b, t), "long", high), Tensor((b,), "long", high))
+        elif IMAGES.search(text):
+            yield from (Tensor(shape) for shape in self._entries(asked) if len(shape) == 4)
+            yield from (Tensor((b, 3, 32, 32)), Tensor((b, 1, 28, 28)), Tensor((b, 3, 224, 224)))
+
+    def _has_edges(self) -> bool:
+        return any(EDGES_NAMES.search(item) for item in self.signature.parameters)
+
+    def _feature_width(self, asked: Asked) -> int:
+        entry = self._entry(asked)
+        if entry is not None and entry.kind == "float":
+            return entry.shapes[0][1] if len(entry.shapes[0]) > 1 else self.width
+        value = getattr(self.module, "in_channels", None)
+        return value if isinstance(value, int) and value > 0 else self.width
+
+    def _vocabulary(self, asked: Asked) -> int:
+        entry = self._entry(asked)
+        if entry is not None and entry.kind == "long":
+            return entry.high
+        parts = self.module.modules() if self.module is not None else ()
+        return min((item.num_embeddings for item in parts if isinstance(item, nn.Embedding)), default=4)
+
+    def _float_entry(self, asked: Asked) -> bool:
+        entry = self._entry(asked)
+        return entry is not None and entry.kind == "float" and bool(asked.use.layers)
+
+    def _states(self, asked: Asked) -> Iterator[Spec]:
+        """Hidden states: of the recurrent layer that the module holds, else of the module's width."""
+        b = names.BATCH
+        for item in self.module.modules() if self.module is not None else ():
+            if isinstance(item, nn.RNNBase):
+                layers = item.num_layers * (2 if item.bidirectional else 1)
+                state = Tensor((layers, b, item.hidden_size))
+                pair = Seq((state, state), tuple)
+                yield from (pair, state) if isinstance(item, nn.LSTM) else (state, pair)
+            elif isinstance(item, nn.RNNCellBase):
+                state = Tensor((b, item.hidden_size))
+                pair = Seq((state, state), tuple)
+                yield from (pair, state) if isinstance(item, nn.LSTMCell) else (state, pair)
+        yield from (Tensor((b, STEPS, self.width)), Tensor((b, self.width)), Tensor((1, b, self.width)))
+
+    def _entry(self, asked: Asked) -> Entry | None:
+        """What the layer wants that the argument is handed to; for an only argument, the module's first layer."""
+        if self.module is None:
+            return None
+        for path in asked.use.layers:
+            found = entry_of(_member(self.module, path))
+            if found is not None:
+                return found
+        return None
+
+    def _entries(self, asked: Asked) -> list[tuple[int, ...]]:
+        entry = self._entry(asked) or (entry_of(self.module) if self.module is not None else None)
+        return list(entry.shapes) if entry is not None and entry.kind == "float" else []
+
+    def tensors(self, asked: Asked) -> Iterator[Tensor]:
+        """Tensor candidates: what the layers want, then the usual forms; a known rank comes first."""
+        b, t, w, image = names.BATCH, STEPS, self.width, names.IMAGE
+        entry = self._entry(asked)
+        if entry is None and self.module is not None:
+            entry = entry_of(self.module)
+        found: list[Tensor] = []
+        if entry is not None:
+            found += [Tensor(shape, entry.kind, entry.high) for shape in entry.shapes]
+        found += [
+            Tensor((b, t, w)), Tensor((b, w)), Tensor((b, w, image, image)), Tensor((b, 3, image, image)),
+            Tensor((b, w, image)), Tensor((b, t), "long", self._vocabulary(asked)), Tensor((b, HEAD, t, 4)),
+            Tensor((b, w, 8, 8, 8)), Tensor((t, w)), Tensor((b, t, w, w)), Tensor((w, w)), Tensor((b, 1, 28, 28)),
+            Tensor((b, 3, 224, 224)), Tensor((b,), "long", 2), Tensor((b,)), Tensor((w,)), Tensor(()),
+        ]
+        rank = asked.use.shape_unpacked
+        if rank:
+            found.sort(key=lambda spec: len(spec.shape) != rank)
+            if all(len(spec.shape) != rank for spec in found):
+                found.insert(0, Tensor((b, w, *(8,) * (rank - 2))))
+        yield from found
+
+    def _lists(self, asked: Asked) -> Iterator[Spec]:
+        """Lists and tuples of tensors."""
+        inner = list(itertools.islice(self.tensors(Asked(asked.name, None, asked.use.element or Usage())), 4))
+        count = asked.use.unpacked or 2
+        for item in inner:
+            yield Seq((item,) * count, tuple if asked.use.unpacked else list)
+        for item in inner[:2]:
+            for more in (3, 4, 1):
+                yield Seq((item,) * more, list)
+
+    def tensor_table(self, use: Usage) -> Spec:
+        """A dictionary of tensors with the keys that the code reads."""
+        from runtime_check.specs import Table
+
+        parts = []
+        for key, inner in use.keys.items():
+            parts.append((key, next(iter(self._required(Asked(key, None, inner))), Tensor((names.BATCH, self.width)))))
+        return Table(tuple(parts))
+
+    # Shapes that people wrote down
+
+    def _written_shapes(self, asked: Asked) -> Iterator[Spec]:
+        """Shapes from jaxtyping annotations, einops patterns and docstrings."""
+        dims = getattr(asked.hint, "dim_str", None)
+        if isinstance(dims, str):
+            kind = "long" if any("int" in str(item) for item in getattr(asked.hint, "dtypes", ())) else "float"
+            yield from self._from_axes(dims.split(), kind)
+        for pattern in asked.use.patterns:
+            left = pattern.partition("->")[0]
+            yield from self._from_axes(re.findall(r"\([^)]*\)|[\w.]+", left), "float")
+        for text in self._documented(asked.name):
+            yield from self._from_axes([item for item in re.split(r"[,x×*\s]+", text) if item], "float")
+
+    def _documented(self, name: str) -> Iterator[str]:
+        quoted = re.escape(name)
+        for match in re.finditer(rf"\b{quoted}\b[^\n]{{0,60}}?[(\[]([A-Za-z0-9_ ,×*]+)[)\]]", self.doc):
+            parts = [item for item in re.split(r"[,x×*\s]+", match[1]) if item]
+            other = re.search(r"optional|default|Tensor|bool|int|float|str|torch", match[1])
+            short = 1 < len(parts) <= 5 and all(len(item) <= 14 for item in parts)
+            if short and not other and re.search("[,×]", match[1]):
+                yield match[1]
+
+    def _from_axes(self, axes: list[str], kind: str) -> Iterator[Spec]:
+        numbered = [(position, item.strip("()")) for position, item in enumerate(axes) if item != "..."]
+        sizes = [self._axis(item, position, len(axes)) for position, item in numbered]
+        if "..." in axes:
+            sizes = [names.BATCH, *sizes] if axes[0] == "..." else sizes
+        if sizes and all(sizes):
+            yield Tensor(tuple(sizes), kind, 8)
+
+    def _axis(self, name: str, position: int, count: int) -> int:
+        if " " in name:  # a group such as "h p1"
+            product = 1
+            for part in name.split():
+                product *= 4 if re.match(r"^(p\d?|h|w|heads?)$", part) else self._axis(part, position, count)
+            return product
+        if name.isdigit():
+            return int(name)
+        value = getattr(self.module, name, None)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        for pattern, size in AXES:
+            if re.match(pattern, name.lower()):
+                return STEPS if size == names.IMAGE and count < 4 else size
+        if position == 0:
+            return names.BATCH
+        return self.width
+
+    def starts(self) -> tuple[list[Assignment], dict[str, list[Spec]]]:
+        """First assignments to try, best first, and the candidates for every parameter."""
+        candidates: dict[str, list[Spec]] = {}
+        positional: set[str] = set()
+        spread = ""
+        for item in self.parameters():
+            if item.kind is item.VAR_KEYWORD:
+                continue
+            asked = self.asked(item)
+            if item.kind is item.VAR_POSITIONAL:
+                spread = item.name
+                inner = list(itertools.islice(self.tensors(Asked(item.name, None, asked.use.element or Usage())), 8))
+                candidates[item.name] = [Seq((one,) * n) for n in (1, 2) for one in inner]
+            else:
+                candidates[item.name] = self.inputs(asked)
+            if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD) and (item.default is NOTHING or spread):
+                positional.add(item.name)
+        firsts = tuple((name, options[0]) for name, options in candidates.items())
+        base = Assignment(firsts, frozenset(positional), spread)
+        return list(variations(base, candidates)), candidates
+
+
+HEAD = 4
+
+
+def variations(base: Assignment, candidates: dict[str, list[Spec]]) -> Iterator[Assignment]:
+    """The base, then all tensors changed together to the same form, then one parameter after the other."""
+    yield base
+    wanted = [name for name in candidates if isinstance(base.get(name), Tensor)]
+    forms = [item for item in candidates[wanted[0]] if isinstance(item, Tensor)] if wanted else []
+    for form in forms[1:]:
+        changed = base
+        for name in wanted:
+            changed = changed.put(name, _like(form, [item for item in candidates[name] if isinstance(item, Tensor)]))
+        yield changed
+    for name, options in candidates.items():
+        for option in options[1:]:
+            yield base.put(name, option)
+
+
+def _like(form: Tensor, options: list[Tensor]) -> Tensor:
+    """The option of the same shape as `form`, else of the same rank, else the first."""
+    same = [item for item in options if item.shape == form.shape and item.kind == form.kind]
+    near = [item for item in options if len(item.shape) == len(form.shape)]
+    return [*same, *near, *options][0]

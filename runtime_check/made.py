@@ -1,0 +1,251 @@
+"""Drives with made-up arguments, for code that the file itself never calls."""
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from runtime_check import world
+from runtime_check.extract import Namespace, Target
+from runtime_check.functions import Example, calls, examples
+from runtime_check.modules import CannotBuild, Running, constructions, running
+from runtime_check.search import Failure, Place
+from runtime_check.slices import Arguments
+from runtime_check.specs import Assignment
+from runtime_check.training import TrainingGuesser, recipes_for
+from runtime_check.world import Recipe
+
+
+@dataclass(frozen=True)
+class Action:
+    """A labelled call with made-up arguments."""
+
+    label: str
+    run: Callable[[], Any]
+    prepare: Callable[[], Arguments] | None = None
+
+
+class Maker:
+    """Makes actions that reach a target."""
+
+    def __init__(self, space: Namespace, target: Target, budget_s: float,
+                 instances: list[tuple[str, Callable[[], Any]]] | None = None) -> None:
+        self.space, self.target = space, target
+        self.instances = instances or []  # how the file itself makes instances of the target's class
+        self.end = time.perf_counter() + budget_s
+        self.recipes: list[Recipe] | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds left to search."""
+        return max(self.end - time.perf_counter(), 0.0)
+
+    def actions(self) -> Iterator[Action]:
+        """Actions for the target, best first. Raises what loading the target raises, or CannotBuild."""
+        holder, _, name = self.target.qualname.rpartition(".")
+        if self.target.kind == "function":
+            yield from self.function(self.space.resolve(self.target.qualname), self.target.qualname, None, None)
+            return
+        cls = self.space.resolve(self.target.qualname if self.target.kind == "class" else holder)
+        if not isinstance(cls, type):
+            return
+        if self.target.kind == "method" and not issubclass(cls, torch.autograd.Function):
+            yield from self.on_instances(cls, name)
+        if issubclass(cls, torch.autograd.Function):
+            yield from self.autograd(cls)
+        elif issubclass(cls, nn.Module):
+            yield from self.module(cls, name if self.target.kind == "method" else "")
+        else:
+            yield from self.plain_class(cls, name if self.target.kind == "method" else "")
+
+    def on_instances(self, cls: type, name: str) -> Iterator[Action]:
+        """The method on instances as the file makes them."""
+        for label, make in self.instances[:2]:
+            try:
+                instance = make()
+            except Exception:
+                continue
+            if isinstance(instance, cls):
+                yield from itertools.islice(self.method(type(instance), name, f"({label}).{name}", make), 3)
+
+    # Modules
+
+    def module(self, cls: type, name: str) -> Iterator[Action]:
+        """Construct, run forward, and for other methods call them on the instance."""
+        known: list[Running] = []
+        rest: list[Action] = []
+        for item in itertools.islice(running(cls, self.left * 0.6), 4):
+            known.append(item)
+            label = f"{cls.__name__}({item.made.arguments.label})"
+            if item.inputs is None:
+                rest.append(Action(label, item.made.make))
+                continue
+            action = Action(f"{label}({item.inputs.label})", _forward(item), _arguments(item))
+            if name not in ("", "forward", "__init__", "__call__") and not self.reaches(action.run):
+                rest.append(action)
+                continue
+            yield action
+            if item.inputs is not None and name in ("", "__init__"):
+                yield Action(label, item.made.make)
+        if name and name not in ("forward", "__init__", "__call__"):
+            for item in known[:2]:
+                label = f"{cls.__name__}({item.made.arguments.label}).{name}"
+                recipe = Recipe(cls.__name__, item.made.make, item.inputs, item.value)
+                yield from self.method(cls, name, label, item.made.make, [recipe])
+        yield from rest
+
+    def method(self, cls: type, name: str, label: str, make: Callable[[], Any],
+               recipes: list[Recipe] | None = None) -> Iterator[Action]:
+        """A method of an instance that `make` makes."""
+        raw = inspect.getattr_static(cls, name, None)
+        if isinstance(raw, property):
+            yield Action(label, lambda: getattr(make(), name))
+            return
+        function = getattr(raw, "__func__", raw)
+        if not isinstance(function, types.FunctionType):
+            return
+        receiver = None if isinstance(raw, staticmethod) else (lambda: cls) if isinstance(raw, classmethod) else make
+        yield from self.function(function, label, None if isinstance(raw, staticmethod) else cls, receiver, recipes)
+
+    # Plain classes
+
+    def plain_class(self, cls: type, name: str) -> Iterator[Action]:
+        """A trainer, data set or other class: constructed with what its constructor seems to want."""
+        recipes = self.models()
+
+        def candidates(function: Any, owner: type) -> TrainingGuesser:
+            return TrainingGuesser(function, owner, recipes)
+
+        world.enter(recipes)
+        made = constructions(cls, self.left * 0.4, guesser=candidates, before=lambda: world.enter(recipes))
+        for item in itertools.islice(made, 3):
+            label = f"{cls.__name__}({item.arguments.label})"
+            if name in ("", "__init__", "__post_init__"):
+                yield Action(label, item.make)
+            else:
+                yield from self.method(cls, name, f"{label}.{name}", item.make)
+            if not self.left:
+                return
+
+    # Functions
+
+    def function(self, function: Any, label: str, owner: type | None, receiver: Callable[[], Any] | None,
+                 recipes: list[Recipe] | None = None) -> Iterator[Action]:
+        """A function or method with arguments that a search finds."""
+        function = getattr(function, "callback", function)  # click keeps the function there
+        models = recipes if recipes is not None else self.models()
+        world.enter(models)
+        starts, candidates = TrainingGuesser(function, owner, models).starts()
+
+        def run(chosen: Assignment) -> Any:
+            world.enter(models)
+            args, kwargs = chosen.make()
+            first = [receiver()] if receiver is not None else []
+            return function(*first, *args, **kwargs)
+
+        def new_receiver() -> Any:
+            world.enter(models)
+            return receiver() if receiver is not None else None
+
+        found = calls(function, owner, self.left, reached=self.failed_here, starts=starts, candidates=candidates,
+                      receiver=new_receiver if receiver is not None else None, before=lambda: world.enter(models))
+        later: list[Action] = []
+        for item in itertools.islice(found, 12):
+            chosen = item.arguments
+            action = Action(f"{label}({chosen.label})", lambda chosen=chosen: run(chosen))  # type: ignore[misc]
+            if item.ran and not self.reaches(action.run):
+                later.append(action)
+            else:
+                yield action
+        yield from later[:2]
+
+    def models(self) -> list[Recipe]:
+        """Models of the file, built once."""
+        if self.recipes is None:
+            self.recipes = recipes_for(self.space, budget_s=min(1.5, self.left * 0.4))
+        return self.recipes
+
+    # autograd Functions
+
+    def autograd(self, cls: Any) -> Iterator[Action]:
+        """Forward, and backward from the sum of what it gives."""
+        for item in examples(cls, self.left):
+            yield Action(f"{cls.__name__}.apply({item.label}), then backward", lambda item=item: there_and_back(item))  # type: ignore[misc]
+
+    # What was reached
+
+    def failed_here(self, failure: Failure) -> bool:
+        """Whether a failure passed through the line of interest."""
+        return any(self._is_here(place) for place in failure.places)
+
+    def _is_here(self, place: Place) -> bool:
+        return place.code.co_filename == self.space.path and place.line == self.target.line
+
+    def reaches(self, action: Callable[[], Any]) -> bool:
+        """Whether running an action executes the line of interest."""
+        return reaches(action, self.space.path, self.target.line)
+
+
+def reaches(action: Callable[[], Any], path: str, line: int) -> bool:
+    """Whether running an action executes a line of a file, be it with an error."""
+    hit = False
+
+    def inside(frame: types.FrameType, event: str, arg: object) -> Any:
+        nonlocal hit
+        hit = hit or frame.f_lineno == line
+        return inside
+
+    def enter(frame: types.FrameType, event: str, arg: object) -> Any:
+        return inside if frame.f_code.co_filename == path else None
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        value = action()
+        if isinstance(value, types.GeneratorType):
+            list(itertools.islice(value, 8))
+    except Exception:
+        pass
+    finally:
+        sys.settrace(before)
+    return hit
+
+
+def _forward(item: Running) -> Callable[[], Any]:
+    def run() -> Any:
+        module = item.made.make()
+        assert item.inputs is not None
+        args, kwargs = item.inputs.make()
+        return module(*args, **kwargs)
+
+    return run
+
+
+def _arguments(item: Running) -> Callable[[], Arguments]:
+    def prepare() -> Arguments:
+        assert item.inputs is not None
+        args, kwargs = item.inputs.make()
+        return Arguments(item.made.make(), tuple(args), kwargs)
+
+    return prepare
+
+
+def there_and_back(item: Example) -> Any:
+    """Applies a Function and goes back through it. Raises what either raises."""
+    value = item.call()
+    parts = [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, torch.Tensor)]
+    ends = [part for part in parts if part.requires_grad]
+    if ends:
+        sum((part.abs() if part.is_complex() else part).sum() for part in ends).backward()
+    return value
+
+
+__all__ = ["Action", "CannotBuild", "Maker", "reaches", "there_and_back"]

@@ -1,0 +1,173 @@
+"""Builds instances of Module classes and finds inputs with which their `forward` runs."""
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from runtime_check import names
+from runtime_check.blame import Context
+from runtime_check.guess import NOTHING, Guesser, init_of
+from runtime_check.inputs import InputGuesser, variations
+from runtime_check.placeholder import MissingError
+from runtime_check.repair import repairs
+from runtime_check.search import Failure, Found, Search
+from runtime_check.specs import OMIT, Assignment, Spec
+
+LARGE = 30_000_000  # parameters; a module above is built again with smaller sizes
+
+
+@dataclass(frozen=True)
+class Made:
+    """An instance of a Module class and how it was made."""
+
+    arguments: Assignment
+    make: Callable[[], nn.Module]
+
+
+class CannotBuild(RuntimeError):
+    """No arguments were found with which the class can be constructed."""
+
+
+def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], Guesser] = Guesser,
+                  before: Callable[[], None] = lambda: None) -> Iterator[Made]:
+    """Ways to construct a class, best first. Raises CannotBuild with the reason if there is none.
+
+    `guesser` makes what proposes arguments; `before` is called before each construction.
+    """
+    candidates, base = construction_candidates(cls, guesser)
+    init = init_of(cls)
+
+    def run(chosen: Assignment) -> Any:
+        before()
+        args, kwargs = chosen.make()
+        return cls(*args, **kwargs)
+
+    def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
+        return repairs(Context(chosen, failure, init, candidates))
+
+    search = Search(run, repair, budget_s)
+    if too_large(cls, base):
+        for name, options in candidates.items():
+            if len(options) > 1 and options[0] is OMIT:
+                options[:2] = options[1], OMIT
+                base = base.put(name, options[0])
+    starts = list(variations(base, candidates))
+    found = False
+    for item in search.results(starts):
+        if isinstance(item.value, cls):
+            found = True
+            yield Made(item.arguments, lambda item=item: run(item.arguments))  # type: ignore[misc]
+    if not found:
+        raise CannotBuild(explain(cls.__name__, search.failure))
+
+
+def construction_candidates(cls: type,
+                            make: Callable[[Any, type], Guesser]) -> tuple[dict[str, list[Spec]], Assignment]:
+    """Candidates for every constructor parameter, and the first assignment."""
+    try:
+        guesser = make(init_of(cls), cls)
+        parameters = guesser.parameters()
+    except (TypeError, ValueError):
+        return {}, Assignment(())
+    candidates: dict[str, list[Spec]] = {}
+    positional: set[str] = set()
+    for item in parameters:
+        if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
+            continue
+        candidates[item.name] = guesser.values(guesser.asked(item))
+        if item.kind is not item.KEYWORD_ONLY and item.default is NOTHING:
+            positional.add(item.name)
+    items = tuple((name, options[0]) for name, options in candidates.items())
+    return candidates, Assignment(items, frozenset(positional))
+
+
+def too_large(cls: type, chosen: Assignment) -> bool:
+    """Whether the constructor makes too many parameters; measured without memory for them."""
+    defaults = [item.default for item in inspect.signature(init_of(cls)).parameters.values()]
+    sizes = [value for value in defaults if type(value) is int]
+    sizes += [item for value in defaults if isinstance(value, (list, tuple)) for item in value if type(item) is int]
+    if max(sizes, default=0) < 256:
+        return False
+    try:
+        with torch.device("meta"):
+            args, kwargs = chosen.make()
+            module = cls(*args, **kwargs)
+        return bool(sum(item.numel() for item in module.parameters()) > LARGE)
+    except Exception:
+        return True
+
+
+def explain(name: str, failure: Failure | None) -> str:
+    """Why nothing was found, for a reader."""
+    if failure is None:
+        return f"`{name}`: no attempt could be made in the time allowed"
+    if isinstance(failure.error, MissingError):
+        return str(failure.error)
+    place = failure.places[-1] if failure.places else None
+    where = f" (line {place.line} of {place.code.co_filename.rpartition('/')[2]})" if place else ""
+    return f"`{name}`: {type(failure.error).__name__}: {failure.error}{where}"
+
+
+def inputs_for(module: nn.Module, budget_s: float) -> tuple[Iterator[Found], Search]:
+    """Inputs with which the module's `forward` runs at least one operation, as they are found."""
+    guesser = InputGuesser(type(module).forward, module)
+    starts, candidates = guesser.starts()
+    forward = type(module).forward
+
+    def run(chosen: Assignment) -> Any:
+        args, kwargs = chosen.make()
+        return module(*args, **kwargs)
+
+    def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
+        return repairs(Context(chosen, failure, forward, candidates))
+
+    search = Search(run, repair, budget_s)
+    return (item for item in search.results(starts) if item.operations), search
+
+
+def forward_exists(cls: type) -> bool:
+    """Whether the class has a `forward` of its own or inherited, not the one that only raises."""
+    return getattr(getattr(cls, "forward", None), "__name__", "_forward_unimplemented") != "_forward_unimplemented"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A construction with inputs whose forward ran."""
+
+    made: Made
+    inputs: Assignment | None
+    value: Any
+    why: str = ""  # why there are no inputs
+
+
+def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3) -> Iterator[Running]:
+    """Constructions of a class, each with inputs if some were found: those with inputs come as soon as found.
+
+    Raises CannotBuild if the class cannot be constructed at all.
+    """
+    end = time.perf_counter() + budget_s
+    bare: list[Running] = []
+    for count, made in enumerate(constructions(cls, budget_s)):
+        if time.perf_counter() > end or count > 8:
+            break
+        module = made.make()
+        if not isinstance(module, nn.Module) or not forward_exists(type(module)):
+            yield Running(made, None, None, "it has no forward")
+            continue
+        left = max(end - time.perf_counter(), 0.05)
+        found, search = inputs_for(module, min(left, each_s * (3 if count == 0 else 1)))
+        first = next(found, None)
+        if first is not None:
+            yield Running(made, first.arguments, first.value)
+        else:
+            bare.append(Running(made, None, None, explain(f"{cls.__name__}.forward", search.failure)))
+    yield from bare[:1]
+
+
+WIDTH = names.WIDTH

@@ -1,0 +1,139 @@
+"""Looks for arguments with which a call runs: best-first, guided by how far each attempt got.
+
+An attempt that fails is given to a repairer, which reads the error and proposes changed arguments.
+Attempts that ran more torch operations before they failed are repaired first.
+"""
+from __future__ import annotations
+
+import contextlib
+import heapq
+import io
+import itertools
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from runtime_check.placeholder import MissingError
+from runtime_check.specs import Assignment
+
+TRIALS = 400
+
+
+class Operations(TorchFunctionMode):  # type: ignore[misc]
+    """Counts calls of torch functions while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Place:
+    """One frame of a failure: where it was and what it knew."""
+
+    code: types.CodeType
+    line: int
+    locals: dict[str, Any]
+    globals: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt failed. `places` go from the outermost frame to the innermost."""
+
+    error: BaseException
+    operations: int
+    places: tuple[Place, ...]
+
+    @property
+    def text(self) -> str:
+        return str(self.error)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Arguments with which the call ran, and what it returned."""
+
+    arguments: Assignment
+    value: Any
+    operations: int
+
+
+Repairer = Callable[[Assignment, Failure], Iterable[Assignment]]
+
+
+@dataclass
+class Search:
+    """A search in progress; `failure` is the one that got furthest."""
+
+    run: Callable[[Assignment], Any]
+    repair: Repairer
+    budget_s: float
+    tried: set[str] = field(default_factory=set)
+    failure: Failure | None = None
+
+    def results(self, starts: Iterable[Assignment]) -> Iterator[Found]:
+        """Successful calls, as they are found, until the budget or the ideas are spent."""
+        order = itertools.count()
+        waiting = iter(starts)
+        heap: list[tuple[float, float, int, Assignment]] = []
+        end = time.perf_counter() + self.budget_s
+        for trial in range(TRIALS):
+            if time.perf_counter() > end:
+                return
+            # Every third attempt is a fresh start, so that one line of repairs cannot use up the budget.
+            chosen = next(waiting, None) if trial % 3 == 0 or not heap else None
+            depth = 0.0
+            if chosen is None:
+                if not heap:
+                    return
+                _, depth, _, chosen = heapq.heappop(heap)
+            if chosen.label in self.tried:
+                continue
+            self.tried.add(chosen.label)
+            outcome = attempt(lambda chosen=chosen: self.run(chosen))  # type: ignore[misc]
+            if isinstance(outcome, Failure):
+                if self.failure is None or outcome.operations > self.failure.operations:
+                    self.failure = outcome
+                if depth < 12:
+                    for rank, item in enumerate(itertools.islice(self.repair(chosen, outcome), 12)):
+                        key = -outcome.operations + 0.5 * rank + 0.25 * depth
+                        heapq.heappush(heap, (key, depth + 1, next(order), item))
+            else:
+                yield Found(chosen, *outcome)
+
+
+def attempt(action: Callable[[], Any]) -> Failure | tuple[Any, int]:
+    """The result of a call with the number of torch operations in it, or how it failed."""
+    counter = Operations()
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            with counter:
+                return action(), counter.count
+    except (Exception, SystemExit) as error:
+        return Failure(error, counter.count, tuple(_places(error)))
+
+
+def _places(error: BaseException) -> Iterator[Place]:
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_filename != __file__:
+            yield Place(frame.f_code, trace.tb_lineno, frame.f_locals, frame.f_globals)
+        trace = trace.tb_next
+
+
+def hopeless(failure: Failure) -> bool:
+    """Whether no other arguments can help: something outside the code is missing."""
+    return isinstance(failure.error, (MissingError, torch.cuda.OutOfMemoryError, MemoryError))

@@ -1,0 +1,219 @@
+"""Recipes for argument values: frozen, comparable, and made anew for every run.
+
+A recipe knows how to make its value and how a reader would write it (`torch.randn(2, 8, 16)`).
+"""
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+Shape = tuple[int, ...]
+
+
+class Spec:
+    """Base of all recipes."""
+
+    def make(self) -> Any:
+        """A new value."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """How the value would be written."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Tensor(Spec):
+    """A tensor of random values. `kind`: "float", "unit" (0 to 1), "long" (0 to high - 1), "bool", "complex"."""
+
+    shape: Shape
+    kind: str = "float"
+    high: int = 8
+    grad: bool = False
+    dtype: torch.dtype | None = None
+    step: int = 0  # for "long": 0 is random values, 1 is 0, 1, 2 ... along the last dimension
+
+    def make(self) -> torch.Tensor:
+        match self.kind:
+            case "long" if self.step:
+                row = torch.arange(self.shape[-1] if self.shape else 1) % max(self.high, 1)
+                return row.expand(self.shape).clone()
+            case "long":
+                return torch.randint(0, max(self.high, 1), self.shape)
+            case "bool":
+                return torch.ones(self.shape, dtype=torch.bool)
+            case "complex":
+                return torch.randn(self.shape, dtype=self.dtype or torch.complex64)
+            case "unit":
+                value = torch.rand(self.shape, dtype=self.dtype)
+            case _:
+                value = torch.randn(self.shape, dtype=self.dtype)
+        return value.requires_grad_() if self.grad else value
+
+    @property
+    def label(self) -> str:
+        sizes = ", ".join(map(str, self.shape)) or "()"
+        match self.kind:
+            case "long":
+                return f"torch.randint({self.high}, ({', '.join(map(str, self.shape))}{',' * (len(self.shape) == 1)}))"
+            case "bool":
+                return f"torch.ones({sizes}, dtype=torch.bool)"
+            case "unit":
+                return f"torch.rand({sizes})"
+            case "complex":
+                return f"torch.randn({sizes}, dtype=torch.complex64)"
+        more = f", dtype={self.dtype}" if self.dtype else ""
+        return f"torch.randn({sizes}{more})"
+
+    def resize(self, shape: Shape) -> Tensor:
+        """The same values in another shape."""
+        return replace(self, shape=tuple(shape))
+
+
+@dataclass(frozen=True)
+class Const(Spec):
+    """A plain value; containers are copied."""
+
+    value: Any
+
+    def make(self) -> Any:
+        return copy.deepcopy(self.value) if isinstance(self.value, (list, dict, set)) else self.value
+
+    @property
+    def label(self) -> str:
+        if isinstance(self.value, type):
+            return self.value.__name__
+        text = getattr(self.value, "__name__", None) or repr(self.value)
+        return text if len(text) <= 60 else type(self.value).__name__
+
+    def __hash__(self) -> int:
+        return hash(repr(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and type(self.value) is type(other.value) and self.label == other.label
+
+
+@dataclass(frozen=True)
+class Made(Spec):
+    """A value that a function makes; two with one label are taken as the same."""
+
+    text: str
+    factory: Callable[[], Any]
+
+    def make(self) -> Any:
+        return self.factory()
+
+    @property
+    def label(self) -> str:
+        return self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Made) and self.text == other.text
+
+
+@dataclass(frozen=True)
+class Seq(Spec):
+    """A list or tuple of recipes."""
+
+    items: tuple[Spec, ...]
+    box: type = list
+
+    def make(self) -> Any:
+        return self.box(item.make() for item in self.items)
+
+    @property
+    def label(self) -> str:
+        inner = ", ".join(item.label for item in self.items)
+        return f"[{inner}]" if self.box is list else f"({inner}{',' * (len(self.items) == 1)})"
+
+
+@dataclass(frozen=True)
+class Table(Spec):
+    """A dictionary of recipes."""
+
+    items: tuple[tuple[str, Spec], ...]
+
+    def make(self) -> dict[str, Any]:
+        return {name: item.make() for name, item in self.items}
+
+    @property
+    def label(self) -> str:
+        return "{" + ", ".join(f"{name!r}: {item.label}" for name, item in self.items) + "}"
+
+
+class Omit(Spec):
+    """Leave the argument out: its default is used."""
+
+    def make(self) -> Any:
+        raise ValueError("an argument that is left out has no value")
+
+    @property
+    def label(self) -> str:
+        return "…"
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Omit)
+
+
+OMIT = Omit()
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Recipes for the parameters of one call, in the order of the signature."""
+
+    items: tuple[tuple[str, Spec], ...]
+    positional: frozenset[str] = frozenset()  # parameters that cannot be named
+    spread: str = ""  # the `*args` parameter: its Seq is spread out
+
+    def get(self, name: str) -> Spec:
+        return dict(self.items).get(name, OMIT)
+
+    def put(self, name: str, spec: Spec) -> Assignment:
+        """With one recipe replaced or added."""
+        if any(item == name for item, _ in self.items):
+            return replace(self, items=tuple((item, spec if item == name else old) for item, old in self.items))
+        return replace(self, items=(*self.items, (name, spec)))
+
+    def make(self) -> tuple[list[Any], dict[str, Any]]:
+        """New positional and named arguments."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, spec in self.items:
+            if isinstance(spec, Omit):
+                continue
+            if name == self.spread:
+                args.extend(spec.make())
+            elif name in self.positional:
+                args.append(spec.make())
+            else:
+                kwargs[name] = spec.make()
+        return args, kwargs
+
+    @property
+    def label(self) -> str:
+        """The arguments as written in a call."""
+        parts = []
+        for name, spec in self.items:
+            if isinstance(spec, Omit):
+                continue
+            if name == self.spread:
+                parts += [item.label for item in spec.items] if isinstance(spec, Seq) else [spec.label]
+            else:
+                parts.append(spec.label if name in self.positional else f"{name}={spec.label}")
+        return ", ".join(parts)
+
+    def tensors(self) -> list[tuple[str, Tensor]]:
+        """Parameters whose recipe is a tensor."""
+        return [(name, spec) for name, spec in self.items if isinstance(spec, Tensor)]
