@@ -27,6 +27,8 @@ def call(run: Run, node: ast.Call) -> Value:
         known = library.call(run, node, name, args, keywords)
         if known is not None:
             return known
+    if name in modules.CONSTRUCTORS:
+        return modules.construct(run, node, Value(Kind.CLASS, name=name), args, keywords)
     if callee.kind is Kind.FUNCTION:
         return call_function(run, node, callee, args, keywords)
     if callee.kind is Kind.CLASS:
