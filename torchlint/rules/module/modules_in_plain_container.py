@@ -271,7 +271,21 @@ CLEAN = [
             self.models = [nn.Linear(2, 2) for _ in range(3)]
 
 
-    print(Student(nn.Linear(2, 2)), Trainer())
+    class Hiding(nn.Module):
+        def __init__(self, size=2, encoder=None):
+            super().__init__()
+            backbone = nn.Linear(size, size).eval()
+            self.backbone = [backbone]
+            self.encoder = encoder or nn.Linear(size, size)
+            self.decoder = nn.Linear(size, size)
+            self.source = {"a": (self.encoder, 1), "b": (self.decoder, 2)}
+
+        def forward(self, x):
+            self.backbone[0] = self.backbone[0].to(x.dtype)
+            return self.encoder(self.backbone[0](x))
+
+
+    print(Student(nn.Linear(2, 2)), Trainer(), Hiding()(torch.ones(2)))
     """,
 ]
 
@@ -296,8 +310,21 @@ def unregistered(cls: ClassInfo, held: Held) -> list[Value]:
     if not modules:
         return []
     known = registered_idents(cls)
+    if any(part.ident is None for part in modules) and names_own(cls, held):
+        return []
     made = [part for part in modules if (part.site is not None or part.ident is None) and part.ident not in known]
     return [part for part in made if joined(part) or has_state(part)]
+
+
+def names_own(cls: ClassInfo, held: Held) -> bool:
+    """Whether the stored expression names modules that other attributes hold."""
+    me = held.method.self_name if held.method is not None else ""
+    for node in ast.walk(held.value) if held.value is not None else ():
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner == me and name != held.name:
+                if cls.attr(name).kind is Kind.MODULE:
+                    return True
+    return False
 
 
 def joined(value: Value) -> bool:
@@ -312,7 +339,8 @@ def on_purpose(cls: ClassInfo, held: Held) -> bool:
     if handed_to_container(cls, held.name) or comment_says(cls, held.stmt, ON_PURPOSE):
         return True
     match held.value:
-        case ast.List(elts=[_]) | ast.Tuple(elts=[_]) if held.literal:  # the usual way to hide one module
+        case ast.List(elts=[one]) | ast.Tuple(elts=[one]) if held.literal or isinstance(one, ast.Name):
+            # the usual way to hide one module
             reads = [cls.model.parent(read) for read in reads_of(cls, held.name)]
             return bool(reads) and all(isinstance(read, ast.Subscript) for read in reads)
     return False
