@@ -1,0 +1,187 @@
+"""Device work timed by a host clock that does not wait for it.
+
+Calls on an accelerator return as soon as the kernels are queued. A host clock read around them measures how long
+queueing took, not how long the work takes: times come out far too small, and whatever happens to wait next gets
+the blame.
+
+Call `torch.cuda.synchronize()` before reading the clock, or use `torch.cuda.Event` pairs. Code that reads a value
+(`.item()`, `.cpu()`) at the end of the timed part has waited already. Nothing is reported in files that never
+mention an accelerator.
+
+No claim: without an accelerator nothing is asynchronous, so a CPU run has nothing to measure.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.findings import Confidence, Safety, Severity
+from torchlint.fixes import edits
+from torchlint.fixes.imports import spell
+from torchlint.model import FileModel, Flow, Kind
+from torchlint.rule import Example, Hit, Meta, Repair
+
+META = Meta(
+    "TL603", "gpu-timing-without-synchronize", Severity.WARNING, fix=Safety.UNSAFE,
+    triggers=("time(", "perf_counter", "monotonic"),
+)
+CLAIM = None
+CLOCKS = {
+    "time.time", "time.perf_counter", "time.monotonic", "time.process_time", "time.time_ns", "time.perf_counter_ns",
+    "timeit.default_timer",
+}
+WAITING = {"synchronize", "elapsed_time", "wait", "current_stream"}
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import time
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = torch.nn.Linear(3, 1).to(device)
+        batch = torch.ones(2, 3, device=device)
+        start = time.perf_counter()
+        model(batch)
+        print(time.perf_counter() - start)  #!
+        """,
+        good="""
+        import time
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = torch.nn.Linear(3, 1).to(device)
+        batch = torch.ones(2, 3, device=device)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        model(batch)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        print(time.perf_counter() - start)
+        """,
+    ),
+]
+
+CLEAN = [
+    """
+    import time
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = torch.nn.Linear(3, 1).to(device)
+
+
+    def sync():
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+    def measure(batch):
+        sync()
+        start = time.time()
+        model(batch)
+        sync()
+        return time.time() - start
+
+
+    def read(batch):
+        start = time.time()
+        value = model(batch).sum().item()
+        return time.time() - start, value
+
+
+    def host(path):
+        start = time.time()
+        data = open(path).read()
+        return time.time() - start, data
+    """,
+    """
+    import time
+    import torch
+
+    model = torch.nn.Linear(3, 1)
+    start = time.time()
+    model(torch.ones(2, 3))
+    print(time.time() - start)
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Differences of clock readings around device work."""
+    if not mentions_device(model):
+        return
+    for node in model.nodes(ast.BinOp):
+        start = reading_before(model, node) if isinstance(node.op, ast.Sub) else None
+        if start is not None and works_unwaited(model, model.flow(model.owner(node)), start, node):
+            yield Hit(
+                node, "the clock is read before the device has finished; call `synchronize()` first",
+                wait_first(model, start, node), confidence=Confidence.LIKELY)
+
+
+def mentions_device(model: FileModel) -> bool:
+    """Whether the file uses an accelerator: a device string, `.cuda()`, or something of torch.cuda."""
+    strings = any(isinstance(c.value, str) and c.value.startswith(("cuda", "xpu", "mps"))
+                  for c in model.nodes(ast.Constant))
+    return strings or bool(model.calls_named("cuda"))
+
+
+def is_clock(model: FileModel, expr: ast.expr) -> bool:
+    """Whether an expression reads a host clock."""
+    return isinstance(expr, ast.Call) and model.name_of(expr.func) in CLOCKS
+
+
+def reading_before(model: FileModel, node: ast.BinOp) -> ast.Assign | None:
+    """The statement that read the clock at the start of the timed part."""
+    if not is_clock(model, node.left) or not isinstance(node.right, ast.Name):
+        return None
+    found = None
+    for assign in model.nodes(ast.Assign):
+        match assign:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == node.right.id:
+                if model.owner(assign) is model.owner(node) and model.position(assign) < model.position(node):
+                    found = assign if is_clock(model, value) else None
+    return found
+
+
+def works_unwaited(model: FileModel, flow: Flow, start: ast.stmt, end: ast.AST) -> bool:
+    """Whether a model works between two places and nothing waits for it afterwards."""
+    working = False
+    low, high = model.position(start), model.position(end)
+    for event in flow.events:
+        if not model.has(event.node) or not low < model.position(event.node) < high:
+            continue
+        if event.what in ("call", "backward") or (event.what == "step" and event.target.known):
+            working = True
+        elif event.what in ("host_read", "save", "collective") or waits(event.name, event.inner):
+            working = False
+    return working
+
+
+def waits(name: str, node: ast.AST | None) -> bool:
+    """Whether a call that cannot be seen into waits for the device by its name."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr=attr)):
+            return attr in WAITING
+    return name.rpartition(".")[2] in WAITING
+
+
+def wait_first(model: FileModel, start: ast.Assign, end: ast.AST) -> Repair | None:
+    """synchronize() before both readings."""
+    name = spell(model, "torch.cuda", at=start)
+    statement = model.statement(end)
+    if name is None or is_inline(model, statement, end):
+        return None
+    text = f"if {name.text}.is_available():\n    {name.text}.synchronize()"
+    return edits.repair(
+        "Wait for the device", edits.insert_before(model, start, text), edits.insert_before(model, statement, text),
+        imports=name.imports)
+
+
+def is_inline(model: FileModel, statement: ast.stmt, node: ast.AST) -> bool:
+    """Whether the work happens in the statement that reads the clock, so that nothing can be put between."""
+    return any(
+        isinstance(part, ast.Call) and model.value(part.func).kind is Kind.MODULE for part in ast.walk(statement)
+    ) or isinstance(statement, (ast.For, ast.While, ast.If, ast.With))
