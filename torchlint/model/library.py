@@ -211,7 +211,8 @@ def gradient(run: Run, node: ast.Call, name: str, args: list[Value], keywords: K
     run.event("autograd_grad", node, args[0] if args else keywords.get("outputs", UNKNOWN), args=tuple(args), name=name)
     outputs = args[:1] or [keywords.get("outputs", UNKNOWN)]
     item = Value(Kind.TENSOR, name=name, grad=state, ident=node, storage=node, site=node,
-                 graph=tensors.grown(run, node, outputs) if state is not Grad.NO else frozenset())
+                 graph=tensors.grown(run, node, outputs) if state is not Grad.NO else frozenset(),
+                 facts=frozenset({"first_order"}) if flag.const is not True else frozenset())
     inputs = args[1] if len(args) > 1 else keywords.get("inputs", UNKNOWN)
     elements = tuple(item.but(ident=(node, i)) for i in range(len(inputs.elements))) if inputs.elements else None
     if inputs.is_tensor:

@@ -18,6 +18,7 @@ OPERATORS = {
     ast.Mod: "remainder", ast.FloorDiv: "floor_divide", ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or",
     ast.BitXor: "bitwise_xor",
 }
+INHERITED = {"batch", "first_order"}  # facts that hold of whatever is computed from a value
 MAX_GRAPH = 150  # operations remembered of one graph
 INTEGER_OPERATORS = {"bitwise_and", "bitwise_or", "bitwise_xor"}
 SQUASHES = {
@@ -113,7 +114,7 @@ def grown(run: Run, node: ast.AST, operands: Iterable[Value]) -> frozenset[Hasha
 def result(run: Run, node: ast.AST, operands: tuple[Value, ...], *, name: str, grad: Grad | None = None) -> Value:
     """A fresh tensor computed from operands."""
     state = grad if grad is not None else grad_of(run, operands)
-    facts = frozenset({"batch"}) if any("batch" in v.facts for v in operands) else frozenset()
+    facts = frozenset(fact for v in operands for fact in v.facts if fact in INHERITED)
     return Value(
         Kind.TENSOR, sure=sureness(v for v in operands if v.is_tensor), name=name, ident=node, storage=node, site=node,
         grad=state, carried=carried_by(operands) if state is not Grad.NO else frozenset(), facts=facts,
@@ -401,7 +402,7 @@ def _detach(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: 
             run.set(path, after)
         return after
     return base.but(grad=Grad.NO, carried=frozenset(), graph=frozenset(), ident=node, site=node,
-                    name="torch.Tensor.detach", role="")
+                    name="torch.Tensor.detach", role="", facts=base.facts - {"first_order"})
 
 
 def _requires_grad(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
