@@ -1,4 +1,4 @@
-"""`empty_cache()` called for every batch.
+"""The cache of device memory emptied for every batch.
 
 The caching allocator keeps freed blocks so that the next iteration gets them without asking the driver.
 `empty_cache()` gives them all back: it waits for the device, calls `cudaFree`, and every allocation of the next
@@ -22,6 +22,7 @@ from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL601", "empty-cache-in-loop", Severity.WARNING, fix=Safety.UNSAFE, triggers=("empty_cache",))
 CLAIM = None
+MANY = 2
 WORK = ("call", "backward", "step")
 CALLS = {
     "torch.cuda.empty_cache", "torch.xpu.empty_cache", "torch.mps.empty_cache", "torch.accelerator.empty_cache",
@@ -141,6 +142,9 @@ def every_batch(model: FileModel, flow: Flow, event: Event) -> bool:
         inside = not model.has(node) or any(parent is loop for parent in model.ancestors(node))
         if inside and not (isinstance(node, ast.If) and asks_for_device(model, node.test)):
             return False
+    others = [e for e in flow.events if e.name in CALLS and e.loops and e.loops[-1] is loop]
+    if len(others) > MANY:
+        return False  # between the phases of one long step, not after a batch
     return any(e.what in WORK and e.loops and e.loops[-1] is loop for e in flow.events)
 
 

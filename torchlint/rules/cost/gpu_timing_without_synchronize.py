@@ -150,6 +150,8 @@ def works_unwaited(model: FileModel, flow: Flow, start: ast.stmt, end: ast.AST) 
     """Whether a model works between two places and nothing waits for it afterwards."""
     working = False
     low, high = model.position(start), model.position(end)
+    if waits_every_time(model, flow, start, end):
+        return False
     for event in flow.events:
         if not model.has(event.node) or not low < model.position(event.node) < high:
             continue
@@ -158,6 +160,18 @@ def works_unwaited(model: FileModel, flow: Flow, start: ast.stmt, end: ast.AST) 
         elif event.what in ("host_read", "save", "collective") or waits(event.name, event.inner):
             working = False
     return working
+
+
+def waits_every_time(model: FileModel, flow: Flow, start: ast.stmt, end: ast.AST) -> bool:
+    """Whether iterations are timed that each read a value: then at most one iteration's work is not counted."""
+    outer = set(model.place(start).loops)
+    inside = set(model.place(end).loops) - outer
+    for event in flow.events:
+        if event.what == "host_read" and model.has(event.node) and set(event.loops) - outer:
+            rolling = bool(inside & set(event.loops))
+            if rolling or model.position(start) < model.position(event.node) < model.position(end):
+                return True
+    return False
 
 
 def waits(name: str, node: ast.AST | None) -> bool:

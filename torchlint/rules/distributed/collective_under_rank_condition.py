@@ -1,0 +1,230 @@
+"""A collective operation that only some ranks reach.
+
+A collective completes when every rank of its group has called it. If one rank calls `barrier` and the others go
+on, it waits until the timeout (half an hour by default), or pairs up with the next collective of the others and
+exchanges the wrong data.
+
+Let every rank make the call, and put only the rank's own work under the condition. Two branches that make the
+same calls match each other, and sub-groups and point-to-point operations are meant for some ranks.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.claims import Deadlocks
+from torchlint.findings import Confidence, Severity
+from torchlint.model import Event, FileModel, Flow, training
+from torchlint.rule import Example, Hit, Meta
+
+META = Meta(
+    "TL702", "collective-under-rank-condition", Severity.ERROR,
+    triggers=("barrier", "all_", "broadcast", "reduce", "gather", "scatter"),
+)
+CLAIM = Deadlocks()
+POINT_TO_POINT = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
+RANK_CALLS = {"torch.distributed.get_rank", "torch.distributed.distributed_c10d.get_rank"}
+RANK_NAMES = {"rank", "local_rank", "global_rank", "world_rank", "node_rank", "local_process_index", "process_index"}
+MAIN_NAMES = {
+    "is_main_process", "is_master", "is_rank_zero", "is_rank0", "is_main", "is_local_main_process",
+    "is_world_process_zero", "is_global_zero", "master_process", "is_master_process",
+}
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        import torch.distributed as dist
+
+
+        def save(rank, world, store):
+            dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+            total = torch.ones(1)
+            if rank == 0:
+                print("saving")
+                dist.barrier()  #!
+            dist.all_reduce(total)
+            dist.destroy_process_group()
+        """,
+        good="""
+        import torch
+        import torch.distributed as dist
+
+
+        def save(rank, world, store):
+            dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+            total = torch.ones(1)
+            if rank == 0:
+                print("saving")
+            dist.barrier()
+            dist.all_reduce(total)
+            dist.destroy_process_group()
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        import torch.distributed as dist
+
+
+        def report(value):
+            if dist.get_rank() != 0:
+                return
+            dist.all_reduce(value)  #!
+            print(value)
+
+
+        def worker(rank, world, store):
+            dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+            report(torch.ones(1))
+            dist.barrier()
+            dist.destroy_process_group()
+        """,
+        good="""
+        import torch
+        import torch.distributed as dist
+
+
+        def report(value):
+            dist.all_reduce(value)
+            if dist.get_rank() != 0:
+                return
+            print(value)
+
+
+        def worker(rank, world, store):
+            dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+            report(torch.ones(1))
+            dist.barrier()
+            dist.destroy_process_group()
+        """,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+    import torch.distributed as dist
+
+
+    def load(rank, make, group, load_on_all_ranks, world_size, data):
+        if rank != 0:
+            dist.barrier()
+        model = make()
+        if rank == 0:
+            dist.barrier()
+        if rank == 0:
+            dist.broadcast(data, src=0)
+        else:
+            dist.broadcast(data, src=0)
+        if rank == 1:
+            dist.send(data, dst=0)
+        elif rank == 0:
+            dist.recv(data, src=1)
+        if world_size > 1:
+            dist.all_reduce(data)
+        if load_on_all_ranks:
+            dist.barrier()
+        if rank in (0, 1):
+            dist.all_reduce(data, group=group)
+        return model
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Collectives under a rank condition whose other side does not make the same calls."""
+    seen = set()
+    for owner, flow in training.bodies(model):
+        for event in flow.of("collective"):
+            condition = rank_condition(model, owner, event)
+            if condition is None or event.node in seen or sub_group(event) or matched(model, owner, flow, event):
+                continue
+            seen.add(event.node)
+            yield Hit(
+                event.node, "only some ranks get here, so this waits forever; let every rank call it",
+                confidence=Confidence.LIKELY)
+
+
+def rank_condition(model: FileModel, owner: ast.AST, event: Event) -> tuple[str, bool] | None:
+    """(what is compared, which side) of the rank-dependent condition in this function that leads to an event."""
+    if event.name.rpartition(".")[2] in POINT_TO_POINT:
+        return None
+    for test, arm in (*event.guards, *leaving_before(model, event.node)):
+        if isinstance(test, ast.If) and model.has(test) and model.owner(test) is owner:
+            found = rank_test(model, test.test)
+            if found is not None:
+                return found[0], found[1] is arm
+    return None
+
+
+def leaving_before(model: FileModel, node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """`if test: return` in front of a statement works like a guard on the other side."""
+    statement: ast.AST = model.statement(node)
+    while isinstance(statement, ast.stmt):
+        parent = model.parent(statement)
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(parent, name, None)
+            if isinstance(block, list) and statement in block:
+                for before in block[: block.index(statement)]:
+                    if isinstance(before, ast.If) and isinstance(before.body[-1], (ast.Return, ast.Continue)):
+                        yield before, False
+        if parent is None or isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return
+        statement = parent
+
+
+def rank_test(model: FileModel, test: ast.expr) -> tuple[str, bool] | None:
+    """(what is tested, True if the test holds on the first rank) of a test that differs between ranks."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = rank_test(model, operand)
+            return None if inner is None else (inner[0], not inner[1])
+        case ast.BoolOp(values=values):
+            return next((found for value in values if (found := rank_test(model, value)) is not None), None)
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if is_rank(model, left) or is_rank(model, right):
+            match op:
+                case ast.Eq() | ast.In() | ast.Is() | ast.LtE() | ast.Lt():
+                    return "rank", True
+                case ast.NotEq() | ast.NotIn() | ast.IsNot() | ast.Gt() | ast.GtE():
+                    return "rank", False
+        case ast.Call(func=func) if last_name(func) in MAIN_NAMES:
+            return "main", True
+        case ast.Name() | ast.Attribute():
+            if last_name(test) in MAIN_NAMES:
+                return "main", True
+            return ("rank", False) if is_rank(model, test) else None
+    return None
+
+
+def is_rank(model: FileModel, expr: ast.expr) -> bool:
+    """Whether an expression is this process's rank: a call of get_rank, or a name that all scripts use for it."""
+    if isinstance(expr, ast.Call):
+        return model.name_of(expr.func) in RANK_CALLS or last_name(expr.func) in ("get_rank", "get_local_rank")
+    return last_name(expr) in RANK_NAMES
+
+
+def last_name(expr: ast.expr) -> str:
+    """The last part of a name or attribute chain."""
+    match expr:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def sub_group(event: Event) -> bool:
+    """Whether the call names a process group, which may hold just these ranks."""
+    call = event.inner
+    return isinstance(call, ast.Call) and any(k.arg == "group" for k in call.keywords)
+
+
+def matched(model: FileModel, owner: ast.AST, flow: Flow, event: Event) -> bool:
+    """Whether the other ranks make as many calls of the same kind in this function under the opposite condition."""
+    mine = rank_condition(model, owner, event)
+    here = there = 0
+    for other in flow.of("collective"):
+        condition = rank_condition(model, owner, other)
+        if condition is not None and other.name == event.name and mine is not None and condition[0] == mine[0]:
+            here, there = here + (condition[1] is mine[1]), there + (condition[1] is not mine[1])
+    return here == there
