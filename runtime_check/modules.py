@@ -64,7 +64,7 @@ def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], 
             found = True
             yield Made(item.arguments, lambda item=item: run(item.arguments))  # type: ignore[misc]
     if not found:
-        raise CannotBuild(explain(cls.__name__, search.failure))
+        raise CannotBuild(explain(cls.__name__, search.failure)) from (search.failure and search.failure.error)
 
 
 def construction_candidates(cls: type,

@@ -9,7 +9,7 @@ import ast
 import difflib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ class Lines:
 
     first: int
     last: int
+    part: tuple[int, int, int, int] | None = None  # line, byte, line, byte of what need not be evaluated
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,33 @@ def statement_lines(text: str, line: int) -> Lines:
             if found.first <= line <= found.last and (best is None or found.first >= best.first):
                 best = found
     return best or Lines(line, line)
+
+
+def skippable(text: str, line: int, column: int) -> tuple[int, int, int, int] | None:
+    """The range of the expression at a place if its statement can run without evaluating it, else None.
+
+    So it is in a branch of `a if b else c`, and behind `and` and `or`.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    lines = Source("", text).lines
+    if not 1 <= line <= len(lines):
+        return None
+    place = line, len(lines[line - 1][: column - 1].encode())
+    for node in ast.walk(tree):
+        branches: list[ast.expr] = []
+        match node:
+            case ast.IfExp(body=body, orelse=other):
+                branches = [body, other]
+            case ast.BoolOp(values=[_, *rest]):
+                branches = rest
+        for branch in branches:
+            end = branch.end_lineno or branch.lineno, branch.end_col_offset or branch.col_offset
+            if (branch.lineno, branch.col_offset) <= place < end:
+                return branch.lineno, branch.col_offset, *end
+    return None
 
 
 def header(node: ast.stmt) -> Lines:
@@ -162,6 +190,7 @@ def from_finding(
     `others` are the findings of the file, for fixes that are complete only together.
     """
     flagged = statement_lines(text, finding.span.line)
+    flagged = replace(flagged, part=skippable(text, finding.span.line, finding.span.column))
     corrected, correction = correct(finding, text, flagged, others)
     return Case(
         key,

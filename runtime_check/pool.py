@@ -111,9 +111,7 @@ class Pool:
                 return
             row = self.read()
             if row is None:
-                yield from (
-                    (case, cannot_tell("the process that runs the code died")) for case in running.values()
-                )
+                yield from ((case, cannot_tell("the process that runs the code died")) for case in running.values())
                 running.clear()
                 self.close()
                 self.start()

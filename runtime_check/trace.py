@@ -13,13 +13,15 @@ import random
 import signal
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 Watcher = Callable[[FrameType, int], None]
+Range = tuple[int, int, int, int]
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
 
@@ -58,6 +60,9 @@ class LineTrace:
     `before(frame, index)` and `after(frame, index)` are called around each execution that does not
     fail. Exceptions that pass through a statement are kept in `raised`. After `limit` executions of
     one statement the run is ended by `Enough`.
+
+    `parts` gives, for some statements, the (line, byte, line, byte) range of an expression in it that
+    need not be evaluated: executions that pass it by do not count. Python before 3.11 cannot tell.
     """
 
     def __init__(
@@ -69,7 +74,11 @@ class LineTrace:
         limit: int = 0,
         before: Watcher | None = None,
         after: Watcher | None = None,
+        parts: Mapping[int, Range] | None = None,
     ) -> None:
+        self.parts = dict(parts or {}) if sys.version_info >= (3, 11) else {}
+        self.touched: set[FrameType] = set()
+        self.ranges: dict[CodeType, list[tuple[int | None, ...]]] = {}
         self.path, self.limit, self.before, self.after = path, limit, before, after
         self.spots = tuple(spots)
         self.owners = tuple(owner_of(text, first) for first, _ in spots)
@@ -98,6 +107,8 @@ class LineTrace:
         held = self.known.get(code)
         if held is None:
             held = self.known[code] = tuple(i for i in range(len(self.spots)) if self.holds(code, i))
+        if held and any(index in self.parts for index in held):
+            frame.f_trace_opcodes = True
         return self.step if held else None
 
     def holds(self, code: CodeType, index: int) -> bool:
@@ -122,12 +133,14 @@ class LineTrace:
 
     def step(self, frame: FrameType, event: str, arg: Any) -> Any:
         """The tracer of lines."""
+        if event == "opcode":
+            if frame in self.inside and self.at_part(frame):
+                self.touched.add(frame)
+            return self.step
         here = self.spot_at(frame) if event in ("line", "exception") else -1
         old = self.inside.get(frame, -1)
         if event == "exception":
-            if old == here >= 0 and not issubclass(
-                arg[0], (StopIteration, StopAsyncIteration, GeneratorExit)
-            ):
+            if old == here >= 0 and not issubclass(arg[0], (StopIteration, StopAsyncIteration, GeneratorExit)):
                 self.failed.add(frame)
                 self.raised.append(arg[1])
             return self.step
@@ -140,8 +153,25 @@ class LineTrace:
             self.tell(self.before, frame, here)
         return self.step
 
+    def at_part(self, frame: FrameType) -> bool:
+        """Whether a frame is at an instruction of the part of its statement that counts."""
+        part = self.parts.get(self.inside[frame])
+        if part is None:
+            return False
+        code = frame.f_code
+        if code not in self.ranges:
+            self.ranges[code] = list(code.co_positions())
+        first, last, start, end = self.ranges[code][frame.f_lasti // 2]
+        if first is None or last is None or start is None or end is None:
+            return False
+        return part[:2] <= (first, start) and (last, end) <= part[2:]
+
     def done(self, frame: FrameType, index: int) -> None:
         """A statement has run."""
+        if index in self.parts:
+            if frame not in self.touched:
+                return
+            self.touched.discard(frame)
         self.hits[index] += 1
         if frame in self.failed:
             self.failed.discard(frame)
@@ -210,7 +240,10 @@ def pristine(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raises OutOfTime after `seconds`; a long call in C is left to the parent's limit."""
+    """Raises OutOfTime after `seconds`, or when an outer limit is over.
+
+    Only the main thread's Python code can be interrupted: a long call in C is left to the parent's limit.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -219,12 +252,17 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise OutOfTime
 
     old = signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, max(0.05, seconds))
+    started = time.monotonic()
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    mine = max(0.05, seconds)
+    signal.setitimer(signal.ITIMER_REAL, min(mine, outer) if outer else mine)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
+        if outer:
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, outer - (time.monotonic() - started)))
 
 
 @dataclass

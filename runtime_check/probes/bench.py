@@ -5,8 +5,10 @@ A probe asks the bench for ways of running a program and measures each; the benc
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import linecache
+import re
 import sys
 import time
 import types
@@ -18,12 +20,12 @@ from typing import Any, Protocol, TypeVar
 
 from runtime_check import trace
 from runtime_check.evidence import Outcome, Verdict, cannot_tell, not_reached
-from runtime_check.plan import MANY, Case, Lines, with_steps
-from runtime_check.sandbox import Guard, Stopped, shorten
+from runtime_check.plan import MANY, Case, Lines, mapped, with_steps
+from runtime_check.sandbox import Guard, shorten
 
 WHOLE = "the program as a whole"
 SHARE = 0.85  # of the case's time: the rest is for starting, judging and reporting
-LONGEST_RUN = 0.5  # of the remaining time that one run may take
+LONGEST_RUN = 0.4  # of the remaining time that one run may take
 RUNS = 40  # executions of a watched statement after which a run has shown enough
 
 
@@ -33,6 +35,13 @@ class Way:
 
     label: str
     run: Callable[[], object]
+    kind: str = "call"  # as the file does it, or "made": with arguments that were made up
+    line: int | None = None  # the line that was to be reached, where that is not a flagged one
+
+    @property
+    def made_up(self) -> bool:
+        """Whether the arguments are guesses, so that an exception may be their fault."""
+        return self.kind == "made"
 
 
 @dataclass(frozen=True)
@@ -134,12 +143,21 @@ class Bench:
     # -- ways ------------------------------------------------------------------------------------
 
     def ways(self, program: Program, line: int | None = None) -> Iterator[Way]:
-        """Ways of running a program so that `line` (the first watched one) is likely executed, best first."""
+        """Ways of running a program that may execute `line` (each watched one), best first.
+
+        After those of the function itself come those of the class around it: much is called by others
+        than the file, `__getitem__` by a loader.
+        """
         if program.whole:
             yield Way(WHOLE, program.execute)
         wanted = [line] if line is not None else [spot.first for spot in program.spots]
-        for place in dict.fromkeys(wanted):
-            yield from self.drives(program, place)
+        around = [class_line(program.text, place) for place in wanted]
+        seen: set[str] = set()
+        for place in dict.fromkeys([*wanted, *filter(None, around)]):
+            for way in self.drives(program, place):
+                if way.label not in seen:
+                    seen.add(way.label)
+                    yield replace(way, line=line)
 
     def drives(self, program: Program, line: int) -> Iterator[Way]:
         """The target around a line, called with arguments that fit. Failures are remembered as reasons."""
@@ -148,18 +166,36 @@ class Bench:
 
         try:
             target = target_at(program.text, line)
-            budget = max(0.5, self.left / 3)
+            budget = max(0.5, self.left / 4)
             found = drives(program.space, target, seed=self.case.seed, budget_s=budget, device=self.case.device)
             for drive in found:
                 if self.left <= 0:
                     return
-                yield Way(drive.label, drive.run)
+                yield Way(drive.label, drive.run, drive.kind)
         except Exception as error:
             self.note(f"line {line} could not be driven ({type(error).__name__}: {shorten(error)})")
 
-    def same(self, program: Program, label: str, line: int | None = None) -> Way | None:
-        """The way of running a program that has this label."""
-        return next((way for way in self.ways(program, line) if way.label == label), None)
+    def same(self, way: Way) -> Way | None:
+        """The way of running the corrected program that corresponds to one of the flagged program."""
+        if self.corrected is None:
+            return None
+        label = self.translated(way.label)
+        line = None if way.line is None else self.moved(way.line)
+        spare: Way | None = None
+        for other in self.ways(self.corrected, line):
+            if other.label == label:
+                return other
+            if spare is None and other.made_up and way.made_up:
+                spare = other
+        return spare
+
+    def moved(self, line: int) -> int:
+        """Where a line of the flagged text is in the corrected text."""
+        return mapped(self.case.text, self.case.corrected or "", Lines(line, line)).first
+
+    def translated(self, label: str) -> str:
+        """A label with its line numbers as they are in the corrected text."""
+        return re.sub(r"\bline (\d+)", lambda match: f"line {self.moved(int(match.group(1)))}", label)
 
     def note(self, reason: str) -> None:
         """Remembers why an attempt led nowhere."""
@@ -188,7 +224,8 @@ class Bench:
         """
         run = Run(way.label)
         spots = [(spot.first, spot.last) for spot in program.spots]
-        lines = trace.LineTrace(program.path, program.text, spots, limit=limit, before=before, after=after)
+        parts = {number: spot.part for number, spot in enumerate(program.spots) if spot.part is not None}
+        lines = trace.LineTrace(program.path, program.text, spots, limit=limit, before=before, after=after, parts=parts)
         started, refused = time.monotonic(), len(self.guard.stopped)
         with ExitStack() as stack:
             if fresh:
@@ -220,6 +257,14 @@ class Bench:
         return not_reached(f"the flagged code was never executed: {tried}")
 
 
+def class_line(text: str, line: int) -> int | None:
+    """The line of the `class` statement of the outermost class around a line, if it is in one."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and node.lineno < line <= (node.end_lineno or 0):
+            return node.lineno
+    return None
+
+
 Judge = Callable[[Way], "Outcome | None"]
 
 
@@ -228,33 +273,33 @@ def first_decisive(bench: Bench, ways: Iterator[Way], judge: Judge, *, most: int
 
     A judge returns None for a way that did not reach the flagged code, after noting the reason.
     """
-    best: Outcome | None = None
+    best: list[Outcome] = []
+    try:
+        with trace.time_limit(bench.left):
+            return decide(ways, judge, best, most) or bench.unreached()
+    except trace.OutOfTime:
+        bench.note("the time was over")
+        return best[-1] if best else bench.unreached()
+    finally:
+        if isinstance(ways, types.GeneratorType):
+            ways.close()
+
+
+def decide(ways: Iterator[Way], judge: Judge, best: list[Outcome], most: int) -> Outcome | None:
+    """The outcome for ways in turn; `best` holds the best so far, should the time end in between."""
     judged = 0
-    with contextlib.closing(ways) if isinstance(ways, types.GeneratorType) else contextlib.nullcontext():
-        for way in ways:
-            if bench.left <= 0:
-                bench.note("the time was over")
-                break
-            outcome = judge(way)
-            if outcome is None:
-                continue
-            if outcome.verdict is Verdict.CONFIRMED or way.label == WHOLE:
-                return outcome
-            if best is None or (best.verdict, outcome.verdict) == (Verdict.CANNOT_TELL, Verdict.REFUTED):
-                best = outcome
-            judged += 1
-            if judged >= most:
-                break
-    return best or bench.unreached()
-
-
-def is_stop(error: BaseException | None) -> bool:
-    """Whether an error, or what it came from, is the sandbox's refusal."""
-    while error is not None:
-        if isinstance(error, Stopped):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    for way in ways:
+        outcome = judge(way)
+        if outcome is None:
+            continue
+        if outcome.verdict is Verdict.CONFIRMED or way.label == WHOLE:
+            return outcome
+        if not best or (best[-1].verdict, outcome.verdict) == (Verdict.CANNOT_TELL, Verdict.REFUTED):
+            best.append(outcome)
+        judged += 1
+        if judged >= most:
+            break
+    return best[-1] if best else None
 
 
 def doubtful(run: Run, why: str) -> Outcome:
@@ -290,10 +335,8 @@ def contrast(
         if not reached(bad):
             bench.note(bad.run.trouble)
             return None
-        other = None if bench.corrected is None else bench.same(bench.corrected, way.label)
-        good = None
-        if bench.corrected is not None and other is not None:
-            good = measure(bench.corrected, other)
+        other = bench.same(way)
+        good = None if bench.corrected is None or other is None else measure(bench.corrected, other)
         outcome = judge(bad, good)
         return outcome if outcome.how else replace(outcome, how=way.label)
 

@@ -39,18 +39,33 @@ class Growth:
     backwards: int = 0
 
     @property
+    def span(self) -> tuple[int, int]:
+        """The longest stretch of executions without a drop, if it is long enough, else all of them.
+
+        What is emptied from time to time, as a sum over one epoch is, grows between two drops.
+        """
+        starts = [0, *(i for i in range(1, len(self.nodes)) if self.nodes[i] < self.nodes[i - 1]), len(self.nodes)]
+        longest = max(pairwise(starts), key=lambda pair: pair[1] - pair[0], default=(0, 0))
+        return longest if longest[1] - longest[0] >= LEAST else (0, len(self.nodes))
+
+    @property
     def last(self) -> int:
-        """How many executions were counted."""
-        return len(self.nodes)
+        """How many executions that stretch has."""
+        start, end = self.span
+        return end - start
 
     def at(self, execution: int) -> int:
         """Nodes after an execution, counted from 1."""
-        return self.nodes[min(execution, self.last) - 1]
+        return self.nodes[self.span[0] + min(execution, self.last) - 1]
+
+    def bytes_at(self, execution: int) -> int:
+        """Bytes after an execution, counted from 1."""
+        return self.bytes[self.span[0] + min(execution, self.last) - 1]
 
     @property
     def grows(self) -> bool:
         """Whether nodes were added in most executions after the first."""
-        return rising(self.nodes)
+        return rising(self.nodes[slice(*self.span)])
 
     @property
     def gain(self) -> float:
@@ -172,7 +187,7 @@ def counterpart(bench: Bench, way: Way) -> Growth | None:
     """The same measurement of the corrected program; None if there is none or it did not get there."""
     if bench.corrected is None:
         return None
-    other = bench.same(bench.corrected, way.label)
+    other = bench.same(way)
     growth = None if other is None else measure(bench, bench.corrected, other)
     return growth if growth is not None and growth.last else None
 
@@ -213,7 +228,7 @@ def evidence(bench: Bench, bad: Growth, good: Growth | None) -> tuple[Evidence, 
     after, before = f"after {many} executions", f"after {few}"
     rows = [
         Evidence(f"autograd nodes kept {after}", str(bad.at(many)), before, str(bad.at(few))),
-        Evidence(f"bytes kept for backward {after}", str(bad.bytes[-1]), before, str(bad.bytes[few - 1])),
+        Evidence(f"bytes kept for backward {after}", str(bad.bytes_at(many)), before, str(bad.bytes_at(few))),
     ]
     if good is not None:
         both = f"nodes kept after {few} and {many} executions"

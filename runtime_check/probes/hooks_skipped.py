@@ -154,7 +154,7 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
         row = Evidence(label, str(bad.normal), "calls", str(total))
         return Outcome(Verdict.REFUTED, "forward hooks run on every call", (row,), way.label)
     rows = [Evidence(label, "0", "calls that skip them", str(bad.skipped))]
-    other = None if bench.corrected is None else bench.same(bench.corrected, way.label)
+    other = bench.same(way)
     if bench.corrected is None or other is None:
         if bad.normal:
             return Outcome(

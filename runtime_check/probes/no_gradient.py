@@ -43,7 +43,7 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
         return None
     if bench.case.code == UNUSED_LAYER:
         return judge_layer(bench, bad, holders)
-    other = None if bench.corrected is None else bench.same(bench.corrected, way.label)
+    other = bench.same(way)
     good = None if bench.corrected is None or other is None else measure(bench, bench.corrected, other)
     said = cut_off(bad)
     if said:

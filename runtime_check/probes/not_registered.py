@@ -192,7 +192,7 @@ def judge_attributes(bench: Bench, way: Way) -> Outcome | None:
             str(bad.moved),
         )
     )
-    other = None if bench.corrected is None else bench.same(bench.corrected, way.label)
+    other = bench.same(way)
     if bench.corrected is not None and other is not None:
         good = measure(bench, bench.corrected, other)
         rows.append(

@@ -71,10 +71,8 @@ def creates(node: ast.expr, names: set[str]) -> bool:
     return False
 
 
-def fits(claim: Raises, error: BaseException | None) -> bool:
+def fits(claim: Raises, error: BaseException) -> bool:
     """Whether an exception is the one that is claimed."""
-    if error is None:
-        return False
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return claim.exception.rsplit(".", 1)[-1] in kinds and re.search(claim.match, str(error)) is not None
 
@@ -95,13 +93,20 @@ def body_of(text: str, spot: Lines) -> Lines:
     return spot
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and those that it was raised from: a search for arguments ends with its best failure."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
 def predicted(claim: Raises, program: Program, run: Run) -> BaseException | None:
     """The claimed exception in a run, whether it ended the run or was caught by the code.
 
     Without a pattern to recognise it by, it must come through the flagged code.
     """
-    for error in (*run.raised, run.error):
-        if error is not None and fits(claim, error) and (claim.match or through(program, error)):
+    for error in (*run.raised, *causes(run.error)):
+        if fits(claim, error) and (claim.match or through(program, error)):
             return error
     return None
 
@@ -112,23 +117,22 @@ def judge(bench: Bench, claim: Raises, way: Way) -> Outcome | None:
     error = predicted(claim, bench.flagged, run)
     if error is None:
         return without(claim, bench, run)
-    text = f"{type(error).__name__}: {shorten(error, 160)}"
-    place = next(
-        (f"line {line}" for path, line, _ in reversed(frames_of(error)) if path == bench.flagged.path),
-        "the call",
-    )
-    control = None if bench.corrected is None else bench.same(bench.corrected, way.label)
-    if bench.corrected is None or control is None:
-        if claim.match and through(bench.flagged, error):
+    text = f"{type(error).__name__}: {shorten(str(error).splitlines()[0] if str(error) else '', 110)}"
+    places = [f"line {line}" for path, line, _ in frames_of(error) if path == bench.flagged.path]
+    what = f"{places[-1] if places else 'the call'} raises {text}"
+    other = bench.same(way)
+    if bench.corrected is None or other is None:
+        # Guessed arguments may be at fault for an exception elsewhere; the flagged line is not guessed.
+        if claim.match and (through(bench.flagged, error) or not way.made_up):
             row = Evidence("raised by the flagged code", text, "claimed", f"{claim.exception} /{claim.match}/")
-            return Outcome(Verdict.CONFIRMED, f"{place} raises {text}", (row,), way.label)
-        return cannot_tell(f"{place} raises {text}, and there is no corrected program to compare with", how=way.label)
-    good = bench.run(bench.corrected, control, limit=0)
-    same = predicted(claim, bench.corrected, good)
+            return Outcome(Verdict.CONFIRMED, what, (row,), way.label)
+        return cannot_tell(f"{what}, and there is no corrected program to compare with", how=way.label)
+    good = bench.run(bench.corrected, other, limit=0)
     rows = (Evidence("flagged program", text, bench.against, good.trouble or "runs to its end"),)
+    same = predicted(claim, bench.corrected, good)
     if same is not None:
         return cannot_tell(f"the corrected program raises {type(same).__name__} as well", rows, way.label)
-    return Outcome(Verdict.CONFIRMED, f"{place} raises {text}", rows, way.label)
+    return Outcome(Verdict.CONFIRMED, what, rows, way.label)
 
 
 def without(claim: Raises, bench: Bench, run: Run) -> Outcome | None:

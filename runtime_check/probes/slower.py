@@ -61,7 +61,7 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
     if not first.reached:
         bench.note(first.trouble)
         return None
-    other = None if bench.corrected is None else bench.same(bench.corrected, way.label)
+    other = bench.same(way)
     if bench.corrected is None or other is None:
         return cannot_tell("there is no corrected program to time against", how=way.label)
     bad, good = Times(first), Times(first)

@@ -55,7 +55,7 @@ def judge_saved(bench: Bench, way: Way) -> Outcome | None:
         why = "the gradient is the same when autograd keeps copies: no value that it needs is overwritten"
         return Outcome(Verdict.REFUTED, why, (agreement(bad, "with copies of all saved tensors"),), way.label)
     rows = [*numbers(gap, "of the values that the forward computed")]
-    other = None if bench.corrected is None else bench.same(bench.corrected, way.label)
+    other = bench.same(way)
     if bench.corrected is not None and other is not None:
         good = measure(bench, bench.corrected, other)
         kept = measure(bench, bench.corrected, other, keep_saved=True)
@@ -74,7 +74,7 @@ def judge_corrected(bench: Bench, way: Way) -> Outcome | None:
         return bad
     if bench.corrected is None:
         return cannot_tell("there is no corrected program to compare the gradient with", how=way.label)
-    other = bench.same(bench.corrected, way.label)
+    other = bench.same(way)
     good = None if other is None else measure(bench, bench.corrected, other)
     if good is None or not good.backwards:
         return cannot_tell("the corrected program gave no gradient to compare with", how=way.label)
