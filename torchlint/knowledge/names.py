@@ -95,7 +95,7 @@ def module_class(dotted: str) -> ModuleClass | None:
         params=tuple(params_of(entry.get("params", ""))),
         parameters=tuple(entry.get("parameters", "").split()),
         buffers=tuple(entry.get("buffers", "").split()),
-        has_parameters=entry.get("has_parameters", False),
+        has_parameters=entry.get("has_parameters", False) or entry.get("kind") == "rnn",  # set by name
         has_buffers=entry.get("has_buffers", False),
         mode_sensitive=entry.get("mode", False),
         built=entry.get("built", False),

@@ -386,7 +386,7 @@ def never_used(model: FileModel, function: ast.AST, store: Store, loop: ast.AST)
         return False
     loads = [load for load in model.uses(root, owner) if store.node is not model.statement(load)]
     found = set().union(*(uses.fates(model, load) for load in loads if not within(model, load, store.node)))
-    return found <= {uses.READ} or (found <= {uses.READ, uses.RETURNED} and evaluates(model, function, store))
+    return found <= {uses.READ}  # an evaluation that returns them is missing-no-grad
 
 
 def within(model: FileModel, node: ast.AST, outer: ast.AST) -> bool:
@@ -399,12 +399,6 @@ def measures(model: FileModel, function: ast.AST, store: Store, loop: ast.AST) -
     calls = [e for e in model.flow(function).of("call") if loop in e.loops and e.grad is not False]
     return bool(calls) and not any(loop in e.loops for e in model.flow(function).of("backward")
                                    if any(keeping.shares(e.target, value) for value in store.values))
-
-
-def evaluates(model: FileModel, function: ast.AST, store: Store) -> bool:
-    """Whether the function puts the model into eval mode before its loop, so that nothing is learned from it."""
-    called = {e.target.ident for e in model.flow(function).of("call")}
-    return any(e.target.ident in called for e in model.flow(function).of("eval"))
 
 
 def repair(model: FileModel, store: Store, held: list[Value], *, safe: bool) -> Repair | None:

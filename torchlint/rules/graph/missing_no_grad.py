@@ -1,0 +1,199 @@
+"""An evaluation loop that records a graph nobody will use.
+
+In `eval()` mode gradients are still recorded. Every forward keeps its activations for a backward that never
+comes: evaluation takes about as much memory as training, and outputs that are collected keep all of it.
+
+Decorate the function with `@torch.no_grad()`. Saliency maps, attacks and other evaluation that calls `backward`
+or `autograd.grad` needs its graph; frameworks such as Lightning turn gradients off by themselves.
+"""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.claims import GraphGrows
+from torchlint.findings import Confidence, Safety, Severity
+from torchlint.fixes.no_grad import add_no_grad_decorator
+from torchlint.model import Event, FileModel, FunctionInfo
+from torchlint.rule import Example, Hit, Meta
+
+META = Meta("TL210", "missing-no-grad", Severity.WARNING, fix=Safety.UNSAFE, triggers=("eval", "train"))
+CLAIM = GraphGrows()
+LEARNING = ("backward", "autograd_grad", "step", "unknown_step", "make_optimizer")
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        STEPS = 4
+
+
+        def evaluate(model, batches):
+            model.eval()
+            outputs = []
+            for x in batches:
+                outputs.append(model(x))  #!
+            return torch.cat(outputs)
+
+
+        evaluate(nn.Linear(2, 1), [torch.ones(1, 2)] * STEPS)
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        STEPS = 4
+
+
+        @torch.no_grad()
+        def evaluate(model, batches):
+            model.eval()
+            outputs = []
+            for x in batches:
+                outputs.append(model(x))
+            return torch.cat(outputs)
+
+
+        evaluate(nn.Linear(2, 1), [torch.ones(1, 2)] * STEPS)
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        STEPS = 4
+
+
+        class Tester:
+            def __init__(self):
+                self.net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+            def run(self, batches):
+                self.net.train(False)
+                seen = []
+                for x in batches:
+                    out = self.net(x)  #!
+                    seen.append(out)
+                return seen
+
+
+        Tester().run([torch.ones(1, 2)] * STEPS)
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        STEPS = 4
+
+
+        class Tester:
+            def __init__(self):
+                self.net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+            @torch.no_grad()
+            def run(self, batches):
+                self.net.train(False)
+                seen = []
+                for x in batches:
+                    out = self.net(x)
+                    seen.append(out)
+                return seen
+
+
+        Tester().run([torch.ones(1, 2)] * STEPS)
+        """,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+    from torch import nn
+
+
+    def saliency(model, batches):
+        model.eval()
+        maps = []
+        for x in batches:
+            x = x.clone().requires_grad_(True)
+            model(x).sum().backward()
+            maps.append(x.grad.abs())
+        return maps
+
+
+    @torch.inference_mode()
+    def predict(model, batches):
+        model.eval()
+        return [model(x) for x in batches]
+
+
+    def measure(model, batches):
+        model.eval()
+        with torch.no_grad():
+            for x in batches:
+                print(model(x).sum().item())
+
+
+    def check(model, batches):
+        model.eval()
+        for x in batches:
+            print(model(x).sum().item())
+
+
+    net = nn.Linear(2, 1)
+    data = [torch.ones(1, 2)]
+    saliency(net, data)
+    predict(net, data)
+    measure(net, data)
+    with torch.no_grad():
+        check(net, data)
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Modules called with gradients on, in a loop of a function that put them into eval mode and never learns."""
+    for info in model.functions:
+        events = model.flow(info.node).events
+        if any(e.what in LEARNING for e in events) or wants_gradients(info):
+            continue
+        modes = {e.target.ident: e for e in events if e.what == "eval" and e.depth == 0 and e.target.ident is not None}
+        call = next((e for e in events if evaluated(model, e, modes)), None)
+        if call is not None and isinstance(info.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield Hit(call.node, "evaluation records a graph that nobody uses; decorate with `torch.no_grad()`",
+                      add_no_grad_decorator(model, info.node), confidence=min(call.target.sure, Confidence.LIKELY))
+
+
+def evaluated(model: FileModel, event: Event, modes: dict[object, Event]) -> bool:
+    """Whether the event is a call in a loop, with gradients on, of a module that is in eval mode."""
+    if event.what != "call" or event.depth or event.grad is not True or not event.loops:
+        return False
+    mode = modes.get(event.target.ident)
+    return mode is not None and model.position(mode.node) < model.position(event.node) and not learned(event)
+
+
+def learned(event: Event) -> bool:
+    """Whether an input asks for its own gradient."""
+    return any(value.attached for value in event.args)
+
+
+def wants_gradients(info: FunctionInfo) -> bool:
+    """Whether the body mentions gradients of inputs, enters a context of its own, or is a framework's hook."""
+    for node in info.own_nodes:
+        match node:
+            case ast.Attribute(attr="requires_grad_" | "requires_grad" | "retain_grad" | "grad" | "backward"):
+                return True
+            case ast.keyword(arg="requires_grad" | "create_graph"):
+                return True
+            case ast.With(items=items) if any(unseen(info, item.context_expr) for item in items):
+                return True
+    return info.is_generator
+
+
+def unseen(info: FunctionInfo, context: ast.expr) -> bool:
+    """Whether a context manager may turn gradients off where that cannot be seen."""
+    name = info.model.name_of(context.func) if isinstance(context, ast.Call) else ""
+    return not name.startswith(("builtins.open", "torch.autocast", "torch.amp", "torch.cuda.amp", "tqdm"))
