@@ -8,18 +8,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-Change = Callable[[ast.stmt], "ast.stmt | list[ast.stmt] | None"]
+Place = tuple[int, int]  # line from 1, byte from 0, as in `ast`
+Change = Callable[[ast.stmt, Place], "ast.stmt | list[ast.stmt] | None"]
 
 
-def advised(code: str, text: str, first: int, last: int) -> str | None:
-    """The text with the advice of rule `code` applied to the statement on lines first..last, or None."""
+def advised(code: str, text: str, first: int, last: int, column: int = 1) -> str | None:
+    """The text with the advice of rule `code` applied to the statement on lines first..last, or None.
+
+    `column` is where the finding begins in its line, counted from 1.
+    """
     change = ADVICE.get(code)
     if change is None:
         return None
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
+    line = text.splitlines()[first - 1] if first <= text.count("\n") + 1 else ""
+    place = first, len(line[: column - 1].encode())
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.stmt) and node.lineno == first and (node.end_lineno or first) >= last:
-            new = change(node)
+            new = change(node, place)
             if new is None:
                 continue
             return splice(text, node, new if isinstance(new, list) else [new])
@@ -51,7 +56,7 @@ class DataToDetach(ast.NodeTransformer):
         return ast.Call(ast.Attribute(node.value, "detach", ast.Load()), [], [])
 
 
-def detach_data(node: ast.stmt) -> ast.stmt | None:
+def detach_data(node: ast.stmt, place: Place) -> ast.stmt | None:
     """Advice of data-mutation."""
     change = DataToDetach()
     if isinstance(node, (ast.For, ast.While, ast.If, ast.With, ast.FunctionDef, ast.ClassDef)):
@@ -75,7 +80,7 @@ def detached(value: ast.expr) -> ast.expr:
     return ast.Call(ast.Attribute(value, "detach", ast.Load()), [], [])
 
 
-def detach_store(node: ast.stmt) -> ast.stmt | None:
+def detach_store(node: ast.stmt, place: Place) -> ast.stmt | None:
     """Advice of the rules about kept graphs: what is stored is detached first."""
     match node:
         case ast.AugAssign() | ast.Assign() | ast.AnnAssign(value=ast.expr()):
@@ -99,9 +104,80 @@ def detach_parts(value: ast.expr) -> list[ast.expr]:
     return [detached(value)]
 
 
+def applied(method: str, *arguments: ast.expr) -> Callable[[ast.expr], ast.expr]:
+    """A change of a value into `value.method(arguments)`."""
+    return lambda value: ast.Call(ast.Attribute(value, method, ast.Load()), list(arguments), [])
+
+
+def first_argument(change: Callable[[ast.expr], ast.expr]) -> Change:
+    """Changes the first argument of the call at the finding, or the argument at the finding itself."""
+
+    def apply(node: ast.stmt, place: Place) -> ast.stmt | None:
+        calls = [call for call in ast.walk(node) if isinstance(call, ast.Call) and call.args]
+        for call in calls:
+            if (call.lineno, call.col_offset) == place:
+                call.args[0] = change(call.args[0])
+                return node
+        for call in calls:
+            for index, argument in enumerate(call.args):
+                if (argument.lineno, argument.col_offset) == place:
+                    call.args[index] = change(argument)
+                    return node
+        return None
+
+    return apply
+
+
+def keep_batch(node: ast.stmt, place: Place) -> ast.stmt | None:
+    """Advice of squeeze-without-dim: every dimension of size 1 goes, but not the first."""
+
+    class Squeeze(ast.NodeTransformer):
+        changed = False
+
+        def visit_Call(self, call: ast.Call) -> ast.AST:
+            self.generic_visit(call)
+            match call:
+                case ast.Call(func=ast.Attribute(value=value, attr="squeeze"), args=[], keywords=[]):
+                    self.changed = True
+                    keep = ast.parse("lambda t: t.squeeze(tuple(range(1, t.dim())))", mode="eval").body
+                    return ast.Call(keep, [value], [])
+            return call
+
+    squeeze = Squeeze()
+    new: ast.stmt = squeeze.visit(node)
+    return new if squeeze.changed else None
+
+
+def left_out(node: ast.stmt, place: Place) -> ast.stmt | None:
+    """Advice of rules about a statement that should not be there: nothing in its place."""
+    return ast.Pass() if isinstance(node, (ast.Expr, ast.Assign)) else None
+
+
+def with_keyword(name: str, value: bool) -> Change:
+    """Adds a keyword argument to the call at the finding."""
+
+    def apply(node: ast.stmt, place: Place) -> ast.stmt | None:
+        calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+        here = [call for call in calls if (call.lineno, call.col_offset) == place]
+        for call in here or calls[:1]:
+            call.keywords.append(ast.keyword(name, ast.Constant(value)))
+            return node
+        return None
+
+    return apply
+
+
 ADVICE: dict[str, Change] = {
     "TL101": detach_data,
+    "TL112": keep_batch,
     "TL201": detach_store,
     "TL203": detach_store,
     "TL218": detach_store,
+    "TL426": with_keyword("batch_first", True),
+    "TL516": first_argument(applied("log")),
+    "TL517": first_argument(applied("log_softmax", ast.Constant(1))),
+    "TL518": first_argument(applied("logit")),
+    "TL519": first_argument(applied("sigmoid")),
+    "TL520": first_argument(applied("log")),
+    "TL702": left_out,
 }

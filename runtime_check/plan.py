@@ -224,7 +224,8 @@ def correct(finding: Finding, text: str, flagged: Lines, others: tuple[Finding, 
             return apply_fixes(text, fixes), "with the fix"
         except (ValueError, SyntaxError):
             pass  # a fix that cannot be applied is the fixer's fault; the experiment goes on without
-    return advised(finding.code, text, flagged.first, flagged.last), "with the advice followed"
+    advice = advised(finding.code, text, flagged.first, flagged.last, finding.span.column)
+    return advice, "with the advice followed"
 
 
 # -- examples -----------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ class LineTrace:
             return False
         code = frame.f_code
         if code not in self.ranges:
-            self.ranges[code] = list(code.co_positions())
+            self.ranges[code] = list(code.co_positions())  # type: ignore[attr-defined,unused-ignore]
         first, last, start, end = self.ranges[code][frame.f_lasti // 2]
         if first is None or last is None or start is None or end is None:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 
 from runtime_check.evidence import Outcome, cannot_tell
 from runtime_check.plan import Case
@@ -36,16 +37,26 @@ MODULES = {
 }
 
 
+#: Rules that need another measurement than others of the same claim: code -> module and function.
+BY_RULE = {
+    "TL416": ("modules", "probe_hooks"),
+    "TL424": ("modules", "probe_buffers"),
+    "TL426": ("modules", "probe_samples"),
+    "TL524": ("datasets", "probe_workers"),
+    "TL525": ("datasets", "probe_item"),
+}
+
+
 def examine(case: Case, guard: Guard) -> Outcome:
     """Tests the claim of a case in this process. What goes wrong in the check itself is raised."""
-    module = MODULES.get(case.claim.name)
-    if module is None:
+    module, function = BY_RULE.get(case.code, (MODULES.get(case.claim.name, ""), "probe"))
+    if not module:
         return cannot_tell(f"there is no check for the claim {case.claim.name}")
-    outcome: Outcome = importlib.import_module(f"{__name__}.{module}").probe(Bench(case, guard))
-    return outcome
+    probe: Callable[[Bench], Outcome] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    return probe(Bench(case, guard))
 
 
 def load_all() -> None:
     """Imports every probe, so that children need not."""
-    for module in MODULES.values():
+    for module in {*MODULES.values(), *(module for module, _ in BY_RULE.values())}:
         importlib.import_module(f"{__name__}.{module}")

@@ -12,6 +12,9 @@ from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import graphs
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
 from runtime_check.probes.graph_grows import stores, value_of
+from runtime_check.probes.not_registered import owners, strays
+
+STALE = "TL410"  # about references that a conversion does not follow
 
 
 @dataclass
@@ -82,8 +85,57 @@ def measure(bench: Bench, program: Program, way: Way) -> Sharing:
     return sharing
 
 
+@dataclass
+class Stale:
+    """Second references to registered tensors, and those of them that a conversion leaves behind."""
+
+    run: Run
+    modules: list[torch.nn.Module] = field(default_factory=list)
+    before: int = 0
+    after: int = 0
+    registered: int = 0
+
+
+def measure_stale(bench: Bench, program: Program, way: Way) -> Stale:
+    """Runs a program, then converts the modules that ran the flagged statement."""
+    stale = Stale(Run(way.label))
+
+    def note(frame: FrameType, index: int) -> None:
+        stale.modules += [m for m in owners(frame) if all(m is not other for other in stale.modules)]
+
+    stale.run = bench.run(program, way, after=note)
+    for module in stale.modules:
+        stale.before += len(strays(module, True))
+        module.to(torch.float64)
+        stale.after += len(strays(module, True))
+        stale.registered += sum(1 for t in module.buffers() if t.dtype == torch.float64)
+    return stale
+
+
+def judge_stale(bench: Bench, bad: Stale, good: Stale | None) -> Outcome:
+    """The outcome for second references to buffers."""
+    left = bad.after - bad.before
+    rows = [Evidence("references left behind by .to(float64)", str(left), "buffers converted", str(bad.registered))]
+    if not bad.modules:
+        return cannot_tell("no module was found to work on the flagged statement", rows)
+    if left <= 0:
+        return Outcome(Verdict.REFUTED, "after .to(float64) every reference is to a registered tensor", tuple(rows))
+    if good is not None and good.modules:
+        rows.append(Evidence("references left behind", str(left), bench.against, str(good.after - good.before)))
+        if good.after - good.before >= left:
+            return cannot_tell("so it is in the corrected program", rows)
+    why = f"after .to(float64) {left} references are to tensors that the module no longer uses"
+    return Outcome(Verdict.CONFIRMED, why, tuple(rows))
+
+
 def probe(bench: Bench) -> Outcome:
     """Confirmed when the flagged program shares memory that the corrected one does not."""
+    if bench.case.code == STALE:
+        return contrast(
+            bench,
+            lambda program, way: measure_stale(bench, program, way),
+            lambda bad, good: judge_stale(bench, bad, good),
+        )
     return contrast(bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
 
 

@@ -6,14 +6,19 @@ the program asks of `init_process_group` and `spawn` is replaced by that; each r
 
 from __future__ import annotations
 
+import ast
 import datetime
+import inspect
 import os
+import re
 import signal
 import tempfile
 import time
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,10 +26,11 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
+from runtime_check.probes.bench import Bench, Program, Run, Way, first_decisive
 
 RANKS = 2
-SECONDS = 3.0
+SECONDS = 2.0
+ENTRY = "entry"  # the kind of a way that is a function to be called as each rank
 
 
 @dataclass
@@ -93,7 +99,7 @@ def spawning(ranks: Ranks) -> Iterator[None]:
     plain = mp.spawn
 
     def spawn(fn: Callable[..., object], args: tuple[Any, ...] = (), nprocs: int = 1, **_: Any) -> None:
-        run_ranks(ranks, [lambda rank=rank: fn(rank, *args) for rank in range(RANKS)])  # type: ignore[misc]
+        run_ranks(ranks, [partial(fn, rank, *args) for rank in range(RANKS)])
 
     mp.spawn = spawn
     try:
@@ -102,25 +108,99 @@ def spawning(ranks: Ranks) -> Iterator[None]:
         mp.spawn = plain
 
 
+# -- what each rank runs ------------------------------------------------------------------------
+
+
+def entries(program: Program) -> list[str]:
+    """Functions that make a process group and lead to a flagged statement, by the names they call."""
+    functions = [node for node in ast.parse(program.text).body if isinstance(node, ast.FunctionDef)]
+    calls = {node.name: called(node) for node in functions}
+    holders = {
+        node.name
+        for node in functions
+        if any(node.lineno <= spot.first <= (node.end_lineno or 0) for spot in program.spots)
+    }
+
+    def leads(name: str, depth: int = 0) -> bool:
+        inner = calls.get(name, set())
+        return name in holders or (depth < 5 and any(leads(n, depth + 1) for n in inner if n in calls))
+
+    return [node.name for node in functions if "init_process_group" in calls[node.name] and leads(node.name)]
+
+
+def called(node: ast.AST) -> set[str]:
+    """The last names of everything that a piece of code calls."""
+    found = set()
+    for item in ast.walk(node):
+        match item:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                found.add(name)
+    return found
+
+
+def argument(name: str, rank: int, store: str) -> object:
+    """A value for a parameter of a function that runs as one rank."""
+    for pattern, value in (
+        (r"(local_|global_|proc(ess)?_)?(rank|id|index)|gpu(_id)?|i", rank),
+        (r"world(_size)?|size|n_?(procs|gpus|proc)|num_\w+|ngpus\w*", RANKS),
+        (r"port", 29500),
+        (r"backend", "gloo"),
+        (r"\w*(store|file|path|url|init\w*|addr\w*|host)\w*", store),
+    ):
+        if re.fullmatch(pattern, name):
+            return value
+    return types.SimpleNamespace()
+
+
+def call_as_rank(function: Callable[..., object], rank: int) -> object:
+    """Calls a function with what its required parameters are named after."""
+    given = {
+        name: argument(name, rank, "store")
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+    return function(**given)
+
+
+def ways(bench: Bench, program: Program) -> Iterator[Way]:
+    """Functions that run as a rank, then the usual ways."""
+    for name in entries(program):
+        yield Way(f"{name} as each rank", partial(program.space.resolve, name), ENTRY)
+    yield from bench.ways(program)
+
+
 def measure(bench: Bench, program: Program, way: Way) -> Ranks:
-    """Runs a program as two ranks: the ones that it spawns itself, else two runs of the whole."""
+    """Runs a program as two ranks: a function that is one, those that it spawns, or twice the whole."""
     ranks = Ranks(Run(way.label))
+    if way.kind == ENTRY:
+        function = way.run()
+        if callable(function):
+            run_ranks(ranks, [partial(call_as_rank, function, rank) for rank in range(RANKS)])
+        return ranks
     with spawning(ranks):
         if "spawn" in program.text:
             ranks.run = bench.run(program, way, traced=False)
-        else:
+        elif not way.made_up:
             run_ranks(ranks, [way.run] * RANKS)
     return ranks
 
 
 def probe(bench: Bench) -> Outcome:
     """Confirmed when ranks of the flagged program hang or run into the time limit, and all others finish."""
-    return contrast(
-        bench,
-        lambda program, way: measure(bench, program, way),
-        lambda bad, good: judge(bench, bad, good),
-        reached=lambda ranks: ranks.joined,
-    )
+
+    def one(way: Way) -> Outcome | None:
+        bad = measure(bench, bench.flagged, way)
+        if not bad.joined:
+            bench.note(bad.run.trouble or f"no process group was made ({way.label})")
+            return None
+        corrected = bench.corrected
+        others = ways(bench, corrected) if corrected is not None else iter(())
+        other = next((o for o in others if o.label == bench.translated(way.label)), None)
+        good = None if corrected is None or other is None else measure(bench, corrected, other)
+        return replace(judge(bench, bad, good), how=way.label)
+
+    return first_decisive(bench, ways(bench, bench.flagged), one)
 
 
 def judge(bench: Bench, bad: Ranks, good: Ranks | None) -> Outcome:

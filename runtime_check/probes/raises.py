@@ -72,9 +72,10 @@ def creates(node: ast.expr, names: set[str]) -> bool:
 
 
 def fits(claim: Raises, error: BaseException) -> bool:
-    """Whether an exception is the one that is claimed."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    return claim.exception.rsplit(".", 1)[-1] in kinds and re.search(claim.match, str(error)) is not None
+    """Whether an exception is the one that is claimed; its name is a pattern, too."""
+    kinds = (kind.__name__ for kind in type(error).__mro__)
+    named = any(re.fullmatch(rf"(?:[\w.]*\.)?(?:{claim.exception})", kind) for kind in kinds)
+    return named and re.search(claim.match, str(error)) is not None
 
 
 def through(program: Program, error: BaseException) -> bool:

@@ -1,0 +1,203 @@
+"""Reading datasets: stored data that a read changes, random numbers that workers repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.probes import values
+from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
+from runtime_check.trace import seed_everything
+
+MOST = 8  # items read in one pass
+WORKERS = 2
+
+
+@dataclass
+class Reading:
+    """Datasets of a run, and what reading them again showed."""
+
+    run: Run
+    items: list[tuple[Any, Any]] = field(default_factory=list)  # dataset, index
+    loaders: list[Any] = field(default_factory=list)
+    read: int = 0
+    random: list[str] = field(default_factory=list)  # parts of items that are drawn anew
+    repeated: list[str] = field(default_factory=list)  # of them, those that workers repeat
+    plain: int = 0  # distinct values of the first such part without workers
+    worked: int = 0  # and with workers
+
+
+def at_statement(reading: Reading, frame: FrameType) -> None:
+    """Notes the dataset and the index of a `__getitem__`, or the dataset alone."""
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount]
+    dataset = frame.f_locals.get(names[0]) if names else None
+    if hasattr(type(dataset), "__getitem__") and not isinstance(dataset, (list, tuple, dict, str)):
+        index = frame.f_locals.get(names[1]) if code.co_name == "__getitem__" and len(names) > 1 else 0
+        if all(dataset is not other for other, _ in reading.items):
+            reading.items.append((dataset, index))
+
+
+@contextmanager
+def loaders_seen(reading: Reading) -> Iterator[None]:
+    """Notes every data loader that is made."""
+    create = DataLoader.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
+        reading.loaders.append(self)
+
+    DataLoader.__init__ = init
+    try:
+        yield
+    finally:
+        DataLoader.__init__ = create
+
+
+def measure(bench: Bench, program: Program, way: Way, again: Any) -> Reading:
+    """Runs a program, then `again(reading)` on the datasets seen."""
+    reading = Reading(Run(way.label))
+    reading.run = bench.run(
+        program, way, loaders_seen(reading), after=lambda frame, index: at_statement(reading, frame)
+    )
+    again(reading)
+    return reading
+
+
+# -- what is stored ------------------------------------------------------------------------------
+
+
+@dataclass
+class Stored:
+    """Whether reading an item changes what its dataset holds."""
+
+    run: Run
+    reads: int = 0
+    changed: int = 0
+    gap: values.Gap | None = None
+
+
+def holder(frame: FrameType) -> object:
+    """The object whose method a frame runs."""
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def measure_stored(bench: Bench, program: Program, way: Way) -> Stored:
+    """Runs a program; compares the dataset before and after each execution of the flagged statement."""
+    stored = Stored(Run(way.label))
+    before: dict[FrameType, dict[str, object]] = {}
+
+    def begin(frame: FrameType, index: int) -> None:
+        before[frame] = dict(values.flat(holder(frame), "dataset"))
+
+    def end(frame: FrameType, index: int) -> None:
+        found = values.gaps(before.pop(frame, {}), dict(values.flat(holder(frame), "dataset")), exact=True)
+        stored.reads += 1
+        stored.changed += bool(found)
+        stored.gap = stored.gap or (found[0] if found else None)
+
+    stored.run = bench.run(program, way, before=begin, after=end)
+    return stored
+
+
+def probe_item(bench: Bench) -> Outcome:
+    """Confirmed when reading an item changes the stored data, and with the correction does not."""
+    return contrast(
+        bench,
+        lambda program, way: measure_stored(bench, program, way),
+        lambda bad, good: judge_item(bench, bad, good),
+    )
+
+
+def judge_item(bench: Bench, bad: Stored, good: Stored | None) -> Outcome:
+    """The outcome of reading items."""
+    if not bad.reads:
+        return doubtful(bad.run, "the flagged line did not run to its end")
+    rows = [Evidence("reads that change the stored data", str(bad.changed), "reads", str(bad.reads))]
+    if bad.gap is None:
+        return Outcome(Verdict.REFUTED, "reading an item leaves the stored data as it is", tuple(rows))
+    rows.append(Evidence(f"{bad.gap.path} before the read", bad.gap.one, "after it", bad.gap.other))
+    if good is not None and good.reads:
+        rows.append(Evidence("reads that change the stored data", str(bad.changed), bench.against, str(good.changed)))
+        if good.changed:
+            return cannot_tell("reading changes the stored data in the corrected program as well", rows)
+    why = f"reading an item changes {bad.gap.path}: the next read gives something else"
+    return Outcome(Verdict.CONFIRMED, why, tuple(rows))
+
+
+# -- workers ------------------------------------------------------------------------------------
+
+
+def epoch(dataset: Any, init: Any, workers: int) -> dict[str, list[str]]:
+    """The values of one pass over a dataset by their place in an item."""
+    found: dict[str, list[str]] = {}
+    loader = DataLoader(dataset, batch_size=1, num_workers=workers, worker_init_fn=init)
+    for number, item in enumerate(loader):
+        if number >= MOST:
+            break
+        for path, value in values.flat(item, "item"):
+            found.setdefault(path, []).append(str(value))
+    return found
+
+
+def with_workers(reading: Reading) -> None:
+    """Reads the first dataset twice without workers, to see what is random, and once with workers."""
+    sources = [(loader.dataset, loader.worker_init_fn) for loader in reading.loaders]
+    sources += [(dataset, None) for dataset, _ in reading.items]
+    sources = [(dataset, init) for dataset, init in sources if not isinstance(dataset, IterableDataset)]
+    for dataset, init in sources[:1]:
+        seed_everything(1)
+        one, two = epoch(dataset, None, 0), epoch(dataset, None, 0)
+        seed_everything(1)
+        first = epoch(dataset, init, WORKERS)
+        reading.read = len(next(iter(one.values()), []))
+        reading.random = [path for path in one if one[path] != two.get(path)]
+        for path in reading.random:
+            distinct, before = len(set(first.get(path, ()))), len(set(one[path]))
+            if distinct < before:
+                reading.repeated.append(path)
+                reading.plain, reading.worked = before, distinct
+
+
+def probe_workers(bench: Bench) -> Outcome:
+    """Confirmed when workers repeat random values that one process does not repeat."""
+    return contrast(
+        bench,
+        lambda program, way: measure(bench, program, way, with_workers),
+        lambda bad, good: judge_workers(bench, bad, good),
+        reached=lambda reading: reading.run.reached or bool(reading.loaders),
+    )
+
+
+def judge_workers(bench: Bench, bad: Reading, good: Reading | None) -> Outcome:
+    """The outcome of reading with workers."""
+    if not bad.read:
+        return doubtful(bad.run, "no dataset was found that a loader could read")
+    if not bad.random:
+        return cannot_tell("no part of an item is drawn at random, so nothing can repeat")
+    if not bad.repeated:
+        row = Evidence("random parts that workers repeat", "0", "random parts", str(len(bad.random)))
+        return Outcome(Verdict.REFUTED, f"{WORKERS} workers draw different values", (row,))
+    rows = [
+        Evidence(
+            f"different values of {bad.repeated[0]} in {bad.read} items with {WORKERS} workers",
+            str(bad.worked),
+            "in one process",
+            str(bad.plain),
+        ),
+        Evidence("random parts that repeat", str(len(bad.repeated)), "random parts", str(len(bad.random))),
+    ]
+    if good is not None and good.read:
+        rows.append(
+            Evidence("random parts that repeat", str(len(bad.repeated)), bench.against, str(len(good.repeated)))
+        )
+        if len(good.repeated) >= len(bad.repeated):
+            return cannot_tell("they repeat in the corrected program as well", rows)
+    return Outcome(Verdict.CONFIRMED, f"with {WORKERS} workers the random values of items repeat", tuple(rows))
