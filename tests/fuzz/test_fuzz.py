@@ -1,0 +1,123 @@
+"""No program makes the linter fail, and no fix makes a program worse. Long form: TORCHLINT_FUZZ=long pytest tests/fuzz
+
+Short: a few hundred generated programs, and a part of the installed packages. Long: many thousands,
+and every file of every installed package.
+"""
+from __future__ import annotations
+
+import ast
+import os
+import site
+import sysconfig
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from programs import PROGRAMS, tampered
+
+from torchlint.builtin import every_rule
+from torchlint.config import Options
+from torchlint.engine import check
+from torchlint.files import Source, UnreadableFile, read_source
+from torchlint.findings import Finding
+from torchlint.fixes.apply import fix_source
+from torchlint.project import Project
+from torchlint.select import select
+
+LONG = os.environ.get("TORCHLINT_FUZZ") == "long"
+OUR_FAULT = "a fault of torchlint"
+SELECTION = select(Options(select=("ALL",), preview=True), every_rule())
+FLOOR = 250  # files of installed packages that the short form looks at, at least
+
+fuzz = settings(
+    max_examples=20_000 if LONG else 100,
+    deadline=None,
+    phases=list(Phase) if LONG else [Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
+    derandomize=not LONG,  # the short form is the same every time: a red build is never luck
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def lint(source: Source) -> list[Finding]:
+    """All findings; an AssertionError if one of them tells of a fault of torchlint."""
+    found = check(source, SELECTION, Project())
+    faults = [finding.message for finding in found if OUR_FAULT in finding.message]
+    assert not faults, f"{faults}\n{source.text}"
+    return found
+
+
+def lint_and_fix(text: str) -> None:
+    """Lint a program, make all its fixes, and see that it is still a program."""
+    source = Source("fuzz.py", text)
+    lint(source)
+    result = fix_source(source, lint, unsafe=True)
+    assert not result.dropped, f"{list(map(str, result.dropped))}\n{text}"
+    if result.text != text:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as "str" object is not callable
+            ast.parse(result.text)
+
+
+@fuzz
+@given(PROGRAMS)
+def test_generated_programs(text: str):
+    lint_and_fix(text)
+
+
+@fuzz
+@given(tampered())
+def test_examples_tampered_with(text: str):
+    lint_and_fix(text)
+
+
+def test_the_generated_programs_are_programs():
+    """A generator of nothing but syntax errors would test nothing."""
+    seen: list[bool] = []
+
+    @settings(max_examples=100, deadline=None, derandomize=True, database=None)
+    @given(PROGRAMS)
+    def look(text: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                ast.parse(text)
+                seen.append(True)
+            except SyntaxError:
+                seen.append(False)
+
+    look()
+    assert sum(seen) / len(seen) > 0.6
+
+
+def installed() -> list[Path]:
+    """Python files of installed packages and of the standard library, each package's in order."""
+    folders = {Path(one) for one in [*site.getsitepackages(), sysconfig.get_paths()["stdlib"]]}
+    return sorted({path for folder in folders for path in folder.rglob("*.py")})
+
+
+def test_installed_packages():
+    paths = installed()
+    chosen = paths if LONG else paths[:: max(1, len(paths) // 300)]
+    seen = 0
+    for path in chosen:
+        try:
+            source = read_source(path)
+        except UnreadableFile:  # the standard library's tests have files that are no Python on purpose
+            continue
+        lint(source)
+        seen += 1
+    print(f"{seen} of {len(paths)} installed files linted")
+    assert seen >= FLOOR, f"only {seen} files: is the sample empty?"
+
+
+def test_faults_are_noticed(monkeypatch: pytest.MonkeyPatch):
+    """The partner of all of the above: a rule that fails makes them fail."""
+    import dataclasses
+
+    broken = dataclasses.replace(every_rule()[-1], check=lambda model: 1 / 0)
+    selection = select(Options(), (*every_rule()[:-1], dataclasses.replace(
+        broken, meta=dataclasses.replace(broken.meta, triggers=(), stable=True, default=True))))
+    monkeypatch.setitem(globals(), "SELECTION", selection)
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        lint(Source("fuzz.py", "import torch\n"))
