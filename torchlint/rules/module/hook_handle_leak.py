@@ -203,7 +203,13 @@ def over_data(flow: Flow, run: Event, event: Event) -> bool:
 def made_here(model: FileModel, function: FunctionInfo, event: Event) -> bool:
     """Whether the hooked module was made in this very function, so that both end together."""
     site = event.target.site
-    return site is not None and model.has(site) and model.owner(site) is function.node
+    if site is not None and model.has(site) and model.owner(site) is function.node:
+        return True
+    expr = event.node
+    while isinstance(expr, (ast.Call, ast.Attribute, ast.Subscript)):
+        expr = expr.func if isinstance(expr, ast.Call) else expr.value
+    bound = model.scope_of(function.node).bindings.get(expr.id, []) if isinstance(expr, ast.Name) else []
+    return any(isinstance(b, ast.Assign) and isinstance(b.value, ast.Call) for b in bound)
 
 
 def once(test: ast.AST) -> bool:
