@@ -273,8 +273,8 @@ def under_mode(model: FileModel, method: FunctionInfo, call: ast.Call) -> bool:
     if any(mentions_mode(test) for test in tests(model, call)):
         return True
     for node in method.own_nodes:
-        if isinstance(node, ast.If) and mentions_mode(node.test) and isinstance(node.body[-1], (ast.Return, ast.Raise)) and (
-                model.position(node) < model.position(call)):
+        if isinstance(node, ast.If) and mentions_mode(node.test) and model.position(node) < model.position(call) and (
+                isinstance(node.body[-1], (ast.Return, ast.Raise))):
             return True
     return False
 
