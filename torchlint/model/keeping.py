@@ -109,8 +109,7 @@ def resets(model: FileModel, store: Store, loop: ast.AST) -> Iterator[bool]:
     outer = {id(test) for test, _ in model.place(store.node).guards}
     for node in ast.walk(loop):
         if any(_starts(store.path, path) for path in _bound(node, loop)) and node is not store.node:
-            guards = [test for test, _ in model.place(node).guards if id(test) not in outer and _inside(model, test, loop)]
-            yield bool(guards)
+            yield any(id(test) not in outer and _inside(model, test, loop) for test, _ in model.place(node).guards)
 
 
 def _inside(model: FileModel, node: ast.AST, loop: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""Questions about shapes: how many dimensions a tensor has, and whether its memory is in the order of its dimensions."""
+"""Questions about shapes: how many dimensions a tensor has, and whether memory is in their order."""
 from __future__ import annotations
 
 import ast

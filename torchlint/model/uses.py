@@ -21,7 +21,7 @@ SHOWING = {
 }
 READING_CALLS = {
     "builtins.float", "builtins.int", "builtins.len", "builtins.print", "builtins.str", "builtins.bool",
-    "builtins.repr", "builtins.format", "builtins.isinstance", "builtins.id", "builtins.type",
+    "builtins.repr", "builtins.format", "builtins.isinstance", "builtins.id",
 }
 GROWING = {"append", "extend", "appendleft", "extendleft", "add", "insert", "clear", "update", "setdefault", "put"}
 PASSING = {"builtins.sum", "builtins.max", "builtins.min", "builtins.sorted", "builtins.list", "builtins.tuple",

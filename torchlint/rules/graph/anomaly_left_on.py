@@ -75,7 +75,7 @@ def turned_on(model: FileModel, call: ast.Call) -> bool:
     """A literal True (or nothing, for the context manager) that no condition or test guards."""
     place = model.place(call)
     info = model.function(call)
-    if place.guards and not place.main_guard or (info is not None and "test" in info.name.lower()):
+    if (place.guards and not place.main_guard) or (info is not None and "test" in info.name.lower()):
         return False
     given = [*call.args, *(k.value for k in call.keywords if k.arg == "mode")]
     literal = [arg for arg in given if isinstance(arg, ast.Constant) and arg.value is True]

@@ -154,18 +154,20 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Assignments to attributes of Modules whose new value holds the old one in its graph."""
-    for assign in model.nodes(ast.Assign, ast.AugAssign):
+    assigns: list[ast.Assign | ast.AugAssign] = [*model.nodes(ast.Assign), *model.nodes(ast.AugAssign)]
+    for assign in assigns:
         info = model.function(assign)
         target = assign.targets[0] if isinstance(assign, ast.Assign) else assign.target
         if info is None or not isinstance(target, ast.Attribute) or not updates(info, target):
             continue
         value = model.value(assign.value)
         cls = info.cls
-        if cls is not None and value.attached and model.grad_at(assign) and builds_on(model, assign, target, info):
-            if stays(cls, target.attr) and not cut(model, info, path_of(target)):
-                fix = edits.repair("Detach what is kept", edits.append_method_call(model, assign.value, ".detach()"))
-                yield Hit(assign, f"`{path_of(target)}` takes every earlier call's graph along; detach what it keeps",
-                          fix, confidence=value.sure)
+        if cls is None or not value.attached or not model.grad_at(assign) or not stays(cls, target.attr):
+            continue
+        if builds_on(model, assign, target, info) and not cut(model, path_of(target)):
+            fix = edits.repair("Detach what is kept", edits.append_method_call(model, assign.value, ".detach()"))
+            yield Hit(assign, f"`{path_of(target)}` takes every earlier call's graph along; detach what it keeps",
+                      fix, confidence=value.sure)
 
 
 def updates(info: FunctionInfo, target: ast.Attribute) -> bool:
@@ -202,7 +204,7 @@ def stays(cls: ClassInfo, name: str) -> bool:
     return value.role == "buffer" or makers - {"__init__"} == {"forward"}
 
 
-def cut(model: FileModel, info: FunctionInfo, path: str) -> bool:
-    """Whether the class detaches the attribute somewhere."""
+def cut(model: FileModel, path: str) -> bool:
+    """Whether the file detaches the attribute somewhere."""
     words = ("detach", "detach_", "data")
     return any(path_of(node.value) == path for word in words for node in model.attributes_named(word))

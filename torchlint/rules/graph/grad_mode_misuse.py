@@ -97,7 +97,8 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Modes as `with` items without a call, as bare statements, and switched off for good in a function."""
-    for block in model.nodes(ast.With, ast.AsyncWith):
+    blocks: list[ast.With | ast.AsyncWith] = [*model.nodes(ast.With), *model.nodes(ast.AsyncWith)]
+    for block in blocks:
         for item in block.items:
             if model.name_of(item.context_expr) in MODES:
                 yield Hit(item.context_expr, "a grad mode must be called to be entered; add `()`",

@@ -295,6 +295,25 @@ CLEAN = [
         if best is None or loss < best:
             best = loss
     """,
+    # Layer after layer.
+    """
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = x + block(x)
+            return type("Output", (), {"hidden": x})()
+
+
+    Net()(torch.ones(1, 2))
+    """,
     # The state of a recurrent net within one sequence.
     """
     import torch
@@ -376,11 +395,12 @@ def never_used(model: FileModel, function: ast.AST, store: Store, loop: ast.AST)
     if not any(value.grad is Grad.YES for value in store.values) or not measures(model, function, store, loop):
         return False
     root, _, rest = store.path.partition(".")
+    cls = model.class_of(store.node)
+    if cls is not None and cls.is_module:
+        return False  # layers after layers
     if rest:
-        cls = model.class_of(store.node)
         reads = [node for node in model.attributes_named(rest.rpartition(".")[2]) if isinstance(node.ctx, ast.Load)]
-        return not (cls is not None and cls.is_module) and all(
-            uses.fates(model, node) <= {uses.READ} for node in reads)
+        return all(uses.fates(model, node) <= {uses.READ} for node in reads)
     owner = model.place(store.node).function or model.tree
     if root not in model.scope_of(owner).bindings or root in model.scope_of(owner).nonlocals:
         return False

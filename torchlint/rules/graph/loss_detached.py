@@ -99,10 +99,9 @@ def check(model: FileModel) -> Iterator[Hit]:
     """Backward targets without a graph that come from a value with one; tensors of losses made into leaves."""
     seen: set[ast.AST] = set()
     for call in model.nodes(ast.Call):
-        if model.name_of(call.func) == "torch.tensor" and makes_leaf(call) and call.args:
-            if any(part.attached for part in (model.value(call.args[0]), *model.value(call.args[0]).parts())):
-                seen.add(call)
-                yield Hit(call, "the new leaf ends the graph of these losses; use `torch.stack` and keep their graphs")
+        if model.name_of(call.func) == "torch.tensor" and makes_leaf(call) and cuts(model, call):
+            seen.add(call)
+            yield Hit(call, "the new leaf ends the graph of these losses; use `torch.stack` and keep their graphs")
     for function in (model.tree, *(info.node for info in model.functions)):
         for event in model.flow(function).of("backward"):
             if event.depth:

@@ -115,7 +115,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             reported.add(call)
             yield Hit(
                 call, "these gradients enter the loss as constants; pass `create_graph=True`",
-                edits.repair("Record the gradients' graph", edits.add_keyword_argument(model, call, "create_graph=True")),
+                edits.repair("Record their graph", edits.add_keyword_argument(model, call, "create_graph=True")),
                 confidence=Confidence.SURE if reached else Confidence.LIKELY)
 
 

@@ -92,7 +92,7 @@ def check(model: FileModel) -> Iterator[Hit]:
                 tested = condition_names(model, call, condition)
                 bad = any(singular(model, node, tested) for branch in (yes, no) for node in ast.walk(branch))
                 if bad and model.grad_at(call) is not False:
-                    yield Hit(call, "where hides an infinite derivative from forward only; make the argument safe first",
+                    yield Hit(call, "where hides an infinite derivative from forward only; make its argument safe",
                               confidence=Confidence.LIKELY)
 
 

@@ -156,7 +156,7 @@ def check(model: FileModel) -> Iterator[Hit]:
         for event in model.flow(function).of("inplace"):
             if event.node not in seen and refused(model, event):
                 seen.add(event.node)
-                yield Hit(event.node, "torch refuses to change a leaf that requires grad in place; use `torch.no_grad()`",
+                yield Hit(event.node, "torch refuses to change a leaf that requires grad; use `torch.no_grad()`",
                           under_no_grad(model, [model.statement(event.node)]), confidence=event.target.sure)
 
 

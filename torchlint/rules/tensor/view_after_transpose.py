@@ -10,6 +10,7 @@ dimensions that stayed together, is a legal view.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 
 from torchlint.claims import Raises
@@ -146,4 +147,4 @@ def literals(args: list[ast.expr]) -> list[int]:
 
 def mergeable(order: list[int]) -> int:
     """How many neighbours still follow one another in memory."""
-    return sum(second == first + 1 for first, second in zip(order, order[1:], strict=False))
+    return sum(second == first + 1 for first, second in itertools.pairwise(order))
