@@ -4,7 +4,7 @@ Without `use_reentrant` torch takes the old, reentrant implementation and warns 
 The old one needs an input that requires grad, ignores gradients of tensors that are not passed in, and does not
 work with `autograd.grad`.
 
-Pass `use_reentrant=False`.
+Pass `use_reentrant=False`, which has none of these limits.
 """
 from __future__ import annotations
 

@@ -4,8 +4,9 @@
 `with torch.no_grad:` names the class and is a TypeError. `torch.set_grad_enabled(False)` as a statement acts at
 once and stays: everything after the function runs without gradients.
 
-Write `with torch.no_grad():`. `@torch.no_grad` without parentheses works. No claim: the three forms fail in
-three ways, as an error, as nothing at all, and as a mode that leaks.
+Write `with torch.no_grad():`. `@torch.no_grad` without parentheses works.
+
+No claim: the three forms fail in three ways, as an error, as nothing at all, and as a mode that leaks.
 """
 from __future__ import annotations
 

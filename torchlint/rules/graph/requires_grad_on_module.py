@@ -3,7 +3,8 @@
 A Module has no such switch. The assignment makes a plain attribute that nothing reads, and all parameters of
 the module go on training.
 
-Call `module.requires_grad_(False)`, which sets the flag of every parameter.
+Call `module.requires_grad_(False)`, which sets the flag of every parameter. A class may have a flag of its own
+with that name.
 """
 from __future__ import annotations
 

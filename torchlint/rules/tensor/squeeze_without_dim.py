@@ -4,7 +4,9 @@
 the last batch of an epoch may: then the batch dimension goes too, shapes no longer line up, and a loss may
 broadcast instead of failing.
 
-Name the dimension: `x.squeeze(-1)`. No claim: the fault shows only for the right input, a batch of one.
+Name the dimension: `x.squeeze(-1)`.
+
+No claim: the fault shows only for the right input, a batch of one.
 """
 from __future__ import annotations
 
