@@ -16,6 +16,7 @@ from torchlint.files import Source, read_source
 T = TypeVar("T")
 MAX_HOPS = 24  # re-exports followed before a name is given up
 MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+INSTALLED = ("site-packages", "dist-packages")
 OUTSIDE = {"torch", "numpy", "torchvision", "torchaudio", "scipy"}
 
 
@@ -218,7 +219,7 @@ class Project:
             found.append(here)
             if (here / "src").is_dir():
                 found.append(here / "src")
-            if any((here / marker).exists() for marker in MARKERS) or here == here.parent:
+            if here.name in INSTALLED or here == here.parent or any((here / m).exists() for m in MARKERS):
                 break
             here = here.parent
         found.extend(root for root in self.roots if root not in found)
@@ -240,6 +241,8 @@ class Project:
             return None
         parts = dotted.split(".")
         for base in self.search_dirs(folder):
+            if base.name in INSTALLED and folder != base and folder.relative_to(base).parts[0] != top:
+                continue  # an installed package sees itself, not its neighbours
             if not (base / parts[0]).is_dir() and not (base / f"{parts[0]}.py").is_file():
                 continue
             stem = base.joinpath(*parts)

@@ -142,7 +142,7 @@ def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, 
     if flow is None:
         flow = followed(run, func, env, grad)
     for event in flow.events:
-        if event.what != "yield":
+        if is_heard(run, event):
             run.flow.events.append(lifted_event(run, event.seen_from(node, run.loops, run.guards), node, flow))
     if shares:
         for key, value in flow.end.items():
@@ -151,6 +151,24 @@ def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, 
     if run.grad is not None and func.declared_grad is None and flow.grad_after is not run.grad:
         run.grad = flow.grad_after
     return lifted(run, flow.returns, node, flow)
+
+
+# What a caller must hear of however deep it happens: the parts of a training step.
+VITAL = {
+    "backward", "step", "zero_grad", "clear_grad", "set_grad", "clip", "unscale", "scaler_update", "scheduler_step",
+    "train", "eval", "set_mode", "make_optimizer", "add_params", "collective", "load_state",
+}
+MAX_EVENTS = 2_000  # of one flow; beyond it helpers are only heard with what is vital
+HEARD_DEPTH = 3
+
+
+def is_heard(run: Run, event: Event) -> bool:
+    """Whether a helper's event is told to the caller. Without a limit, layers of helpers multiply their events."""
+    if event.what == "yield":
+        return False
+    if len(run.flow.events) > MAX_EVENTS:
+        return False
+    return event.what in VITAL or (event.depth < HEARD_DEPTH and len(run.flow.events) < MAX_EVENTS // 2)
 
 
 def lifted(run: Run, value: Value, call: ast.AST, flow: Flow, depth: int = 0) -> Value:
