@@ -1,4 +1,4 @@
-"""`requires_grad` set as an attribute of a Module.
+"""A `requires_grad` that is set as an attribute of a Module.
 
 A Module has no such switch. The assignment makes a plain attribute that nothing reads, and all parameters of
 the module go on training.
