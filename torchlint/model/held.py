@@ -10,6 +10,7 @@ from torchlint import knowledge
 from torchlint.model.values import CONTAINERS, Kind, Value
 
 if TYPE_CHECKING:
+    from torchlint.model import FileModel
     from torchlint.model.classes import ClassInfo
     from torchlint.model.functions import FunctionInfo
 
@@ -176,7 +177,12 @@ def reads_of(cls: ClassInfo, name: str) -> list[ast.expr]:
 
 def comment_says(cls: ClassInfo, stmt: ast.AST, words: tuple[str, ...]) -> bool:
     """Whether a comment on the lines of a statement, or just above it, has one of the words."""
-    lines = cls.model.source.text.splitlines()
+    return comment_on(cls.model, stmt, words)
+
+
+def comment_on(model: FileModel, stmt: ast.AST, words: tuple[str, ...]) -> bool:
+    """The same for a statement of any file."""
+    lines = model.source.text.splitlines()
     first, last = stmt.lineno - 1, (stmt.end_lineno or stmt.lineno)  # type: ignore[attr-defined]
     while first > 0 and lines[first - 1].strip().startswith("#"):
         first -= 1
