@@ -148,6 +148,20 @@ def keep_batch(node: ast.stmt, place: Place) -> ast.stmt | None:
     return new if squeeze.changed else None
 
 
+def evaluating(node: ast.stmt, place: Place) -> ast.stmt | list[ast.stmt] | None:
+    """Advice of missing-eval: `m.train()` becomes `m.eval()`, before a call of a model comes `.eval()`."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="train") as function, args=[])):
+            function.attr = "eval"
+            return node
+    for call in ast.walk(node):
+        match call:
+            case ast.Call(func=ast.Name() | ast.Attribute() as model, lineno=line, col_offset=start):
+                if (line, start) == place:
+                    return [ast.Expr(applied("eval")(model)), node]
+    return None
+
+
 def left_out(node: ast.stmt, place: Place) -> ast.stmt | None:
     """Advice of rules about a statement that should not be there: nothing in its place."""
     return ast.Pass() if isinstance(node, (ast.Expr, ast.Assign)) else None
@@ -174,6 +188,7 @@ ADVICE: dict[str, Change] = {
     "TL203": detach_store,
     "TL218": detach_store,
     "TL426": with_keyword("batch_first", True),
+    "TL514": evaluating,
     "TL516": first_argument(applied("log")),
     "TL517": first_argument(applied("log_softmax", ast.Constant(1))),
     "TL518": first_argument(applied("logit")),

@@ -52,29 +52,45 @@ def modules(module: torch.nn.Module) -> list[torch.nn.Module]:
 
 def look(sharing: Sharing, frame: FrameType, targets: list[ast.expr]) -> None:
     """Compares what a statement stored with everything else in sight."""
-    values = []
+    scope: dict[str, object] = {**frame.f_globals, **frame.f_locals}
+    mine: list[int] = []
+    others: list[object] = []
+    owners: list[object] = []
     for target in targets:
         try:
-            values.append(value_of(target, frame)[0])
+            mine += [p for p in pointers(value_of(target, frame)[0]) if p]
+            match target:
+                case ast.Name(id=name):
+                    scope.pop(name, None)
+                case ast.Attribute(value=inner, attr=name):
+                    # The object stays in sight, the attribute that was assigned does not.
+                    owner = value_of(inner, frame)[0]
+                    owners.append(owner)
+                    others += other_parts(owner, name)
         except LookupError:
             continue
-    mine = [p for value in values for p in pointers(value) if p]
-    inside = {id(value) for value in values}
-    names = {*map(root, targets)}
-    scope = {**frame.f_globals, **frame.f_locals}
-    rest = graphs.own({n: v for n, v in scope.items() if n not in names and id(v) not in inside})
-    others = {t.untyped_storage().data_ptr() for t in graphs.held(rest)} - {0}
-    others |= {p for value in rest for p in pointers(value)}
+    reach = graphs.held([*others, *graphs.own(scope)], without=owners)
+    memory = {t.untyped_storage().data_ptr() for t in reach} - {0}
+    memory |= {p for value in [*others, *scope.values()] for p in array_memory(value)}
     sharing.examined += 1
     sharing.stored = max(sharing.stored, len(mine))
-    sharing.shared |= {p for p in mine if p in others or mine.count(p) > 1}
+    sharing.shared |= {p for p in mine if p in memory or mine.count(p) > 1}
 
 
-def root(target: ast.expr) -> str:
-    """The name that an expression starts from."""
-    while isinstance(target, ast.Attribute):
-        target = target.value
-    return target.id if isinstance(target, ast.Name) else ""
+def other_parts(owner: object, name: str) -> list[object]:
+    """What an object holds in other attributes than one."""
+    found: list[object] = []
+    for key, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
+        if key in ("_parameters", "_buffers", "_modules") and isinstance(value, dict):
+            found += [item for inner, item in value.items() if inner != name]
+        elif key != name:
+            found.append(value)
+    return found
+
+
+def array_memory(value: object) -> list[int]:
+    """The memory of a numpy array."""
+    return pointers(value) if type(value).__module__ == "numpy" else []
 
 
 def measure(bench: Bench, program: Program, way: Way) -> Sharing:

@@ -22,6 +22,7 @@ class Numbers:
     gradients: int = 0
     finite: int = 0
     operation: str = ""
+    here: bool = False  # that operation was recorded by the flagged statement
 
 
 def bad_elements(tensor: torch.Tensor) -> int:
@@ -47,12 +48,12 @@ def measure(bench: Bench, program: Program, way: Way) -> Numbers:
             numbers.gradients += bad_elements(gradient)
             numbers.finite += gradient.numel() - bad_elements(gradient)
     if numbers.gradients:
-        numbers.operation = named(bench, program, way)
+        name_operation(numbers, bench, program, way)
     return numbers
 
 
-def named(bench: Bench, program: Program, way: Way) -> str:
-    """The operation whose backward first returns NaN, as anomaly mode names it."""
+def name_operation(numbers: Numbers, bench: Bench, program: Program, way: Way) -> None:
+    """Finds the operation whose backward first returns NaN; anomaly mode names it and its place."""
 
     def finish(value: object) -> None:
         backward_from(value)
@@ -60,7 +61,11 @@ def named(bench: Bench, program: Program, way: Way) -> str:
     with torch.autograd.detect_anomaly(check_nan=True):
         run = bench.run(program, way, inspect=finish, fresh=False)
     found = re.search(r"Function '(\w+)' returned nan", str(run.error or ""))
-    return found.group(1) if found else ""
+    numbers.operation = found.group(1).removesuffix("Backward0") if found else ""
+    stacks = "".join(str(warning.message) for warning in run.warnings)
+    spots = [range(spot.first, spot.last + 1) for spot in program.spots]
+    places = re.findall(r'File "([^"]+)", line (\d+)', stacks)
+    numbers.here = any(path == program.path and any(int(line) in spot for spot in spots) for path, line in places)
 
 
 def probe(bench: Bench) -> Outcome:
@@ -76,6 +81,12 @@ def judge(bench: Bench, bad: Numbers, good: Numbers | None) -> Outcome:
         if not bad.finite:
             return doubtful(bad.run, "the run left no numbers to look at")
         return Outcome(Verdict.REFUTED, "all results and gradients are finite with these inputs", tuple(rows))
+    if good is None and bad.gradients and not bad.results and bad.here:
+        rows.append(
+            Evidence("elements of the gradients", f"{bad.gradients} not finite", "of the results", "0 not finite")
+        )
+        why = f"the results are finite, and {bad.gradients} elements of the gradients are not: {bad.operation}"
+        return Outcome(Verdict.CONFIRMED, why, tuple(rows))
     if good is None or not good.finite:
         return cannot_tell("numbers are not finite, and there is no corrected program to compare with", rows)
     rows.append(
@@ -83,6 +94,6 @@ def judge(bench: Bench, bad: Numbers, good: Numbers | None) -> Outcome:
     )
     if good.results + good.gradients >= total:
         return cannot_tell("the corrected program has as many", rows)
-    where = f" in the backward of {bad.operation.removesuffix('Backward0')}" if bad.operation else ""
+    where = f" in the backward of {bad.operation}" if bad.operation else ""
     kind = "gradients" if bad.gradients else "results"
     return Outcome(Verdict.CONFIRMED, f"{total} elements of the {kind} are NaN or infinite{where}", tuple(rows))

@@ -23,6 +23,7 @@ from runtime_check.probes import graphs
 from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
 
 LEAST = 4  # executions needed before growth can be told from a start
+FREED = "backward through the graph a second time"
 EVALUATION = "TL210"  # an evaluation's graph is a fault although it does not outlive the step
 
 
@@ -198,6 +199,8 @@ def judge_growth(bench: Bench, way: Way) -> Outcome | None:
     if not bad.run.reached:
         bench.note(bad.run.trouble)
         return None
+    if isinstance(bad.run.error, RuntimeError) and FREED in str(bad.run.error):
+        return judge_freed(bench, bad, counterpart(bench, way))
     if bad.last < LEAST:
         return doubtful(bad.run, f"the flagged line ran {times(bad.last)}, too few to see growth")
     good = counterpart(bench, way)
@@ -215,6 +218,25 @@ def judge_growth(bench: Bench, way: Way) -> Outcome | None:
         return cannot_tell("the graph grows in the corrected program as well", rows, way.label)
     why = f"the graph kept alive grows with every execution, from {bad.at(FEW)} to {bad.at(bad.last)} nodes"
     return Outcome(Verdict.CONFIRMED, why, rows, way.label)
+
+
+def judge_freed(bench: Bench, bad: Growth, good: Growth | None) -> Outcome:
+    """The outcome when a backward ran into the graph of an earlier step, which was kept although it is used up."""
+    row = Evidence(
+        "autograd nodes kept by the flagged line", str(bad.at(bad.last) if bad.last else 0), "executions", str(bad.last)
+    )
+    if not bad.last or not bad.nodes[-1]:
+        return doubtful(bad.run, "the flagged line keeps no graph")
+    if good is None or good.run.error is not None:
+        return cannot_tell(
+            "a backward runs into the graph of an earlier step, and no corrected program runs on", (row,), bad.run.label
+        )
+    rows = (
+        row,
+        Evidence("backward of the next step", "raises", bench.against, f"{good.last} executions without an error"),
+    )
+    why = "the graph of one step is kept into the next, whose backward fails on it"
+    return Outcome(Verdict.CONFIRMED, why, rows, bad.run.label)
 
 
 def times(count: int) -> str:

@@ -38,12 +38,13 @@ OPAQUE = (
 Node = Any  # torch.autograd.graph.Node; its attributes depend on the operation
 
 
-def held(values: Iterable[object], *, classes: bool = False) -> Iterator[torch.Tensor]:
+def held(values: Iterable[object], *, classes: bool = False, without: Iterable[object] = ()) -> Iterator[torch.Tensor]:
     """Tensors reachable from values through containers, attributes, closures and bound methods.
 
-    Each is given once. `classes` looks into the attributes of classes too.
+    Each is given once. `classes` looks into the attributes of classes too; what is in `without` is not
+    looked into.
     """
-    seen: set[int] = set()
+    seen: set[int] = {id(value) for value in without}
     alive: list[object] = []  # keeps the numbers in `seen` from being used again
     queue = deque(values)
     while queue and len(seen) < LIMIT:

@@ -213,18 +213,28 @@ def judge_attributes(bench: Bench, way: Way) -> Outcome | None:
     return Outcome(Verdict.CONFIRMED, f"{why} {numbers}", tuple(rows), way.label)
 
 
+def loose(registry: Registry) -> list[torch.Tensor]:
+    """Parameters that the flagged statement made and no module of the run registers."""
+    known = {id(p) for module in registry.modules for p in module.parameters()}
+    return [p for p in registry.made if id(p) not in known]
+
+
 def judge_forward(bench: Bench, way: Way) -> Outcome | None:
     """The outcome of one way, for layers made while forward runs."""
     bad = measure(bench, bench.flagged, way)
     if not bad.run.reached:
         bench.note(bad.run.trouble)
         return None
-    known = {id(p) for module in bad.modules for p in module.parameters()}
-    loose = [p for p in bad.made if id(p) not in known]
-    row = Evidence("new parameters made at the flagged line", str(len(loose)), "executions", str(bad.run.hits))
-    if not loose:
-        return Outcome(Verdict.REFUTED, "the flagged line makes no parameter that the module lacks", (row,), way.label)
-    count = f"{len(loose)} in {bad.run.hits}"
-    why = f"each execution makes new parameters ({count}) that the module does not register"
-    held = Evidence("of them in module.parameters()", "0", "registered parameters", str(len(known)))
-    return Outcome(Verdict.CONFIRMED, why, (row, held), way.label)
+    new, label = len(loose(bad)), "new parameters that the flagged line makes and the module lacks"
+    rows = [Evidence(label, str(new), "executions", str(bad.run.hits))]
+    if not new:
+        why = "the flagged line makes no parameter that the module lacks"
+        return Outcome(Verdict.REFUTED, why, tuple(rows), way.label)
+    other = bench.same(way)
+    if bench.corrected is not None and other is not None:
+        good = len(loose(measure(bench, bench.corrected, other)))
+        rows.append(Evidence(label, str(new), bench.against, str(good)))
+        if good >= new:
+            return cannot_tell("the corrected program makes as many", rows, way.label)
+    why = f"each execution makes new parameters ({new} in {bad.run.hits}) that the module does not register"
+    return Outcome(Verdict.CONFIRMED, why, tuple(rows), way.label)
