@@ -3,7 +3,9 @@
 A question file holds programs separated by `#--- title`. `#=== name.py` starts another file of the
 same program (the first one is `main.py`). A comment `#? expression => words` asks about the last
 occurrence of that expression on its line; without an expression it asks about the value that the
-line's statement assigns, returns or evaluates. The words are those of `describe`.
+line's statement assigns, returns or evaluates. The words are those of `describe`; further
+`shares=x` (one storage with x), `same=x` (the same object), `mode=on|off|unknown` (gradients),
+`event=backward` (what happens on that line). `not=word` forbids a word.
 """
 from __future__ import annotations
 
@@ -109,6 +111,10 @@ def describe(value: Value) -> set[str]:
     words.add("optional" if value.optional else "required")
     if value.cls is not None:
         words.add(f"class={value.cls.node.name}")
+    if value.item is not None:
+        words.add(f"item={value.item.kind.value}")
+    if value.bound is not None:
+        words.add(f"of={value.bound.kind.value}")
     if value.const is not None:
         words.add(f"const={value.const}")
     if value.elements is not None:
@@ -117,10 +123,36 @@ def describe(value: Value) -> set[str]:
     return words
 
 
+def at_place(model: FileModel, node: ast.AST) -> set[str]:
+    """The grad mode and the events of the place where a node stands."""
+    mode = {True: "on", False: "off", None: "unknown"}[model.grad_at(node)]
+    here = model.statement(node)
+    events = [e for e in model.flow(model.owner(node)).events if model.statement(e.node) is here]
+    return {f"mode={mode}"} | {f"event={event.what}" for event in events}
+
+
+def relations(model: FileModel, node: ast.AST, question: Question) -> set[str]:
+    """Which of the names asked for are the same object, or a view of the same storage."""
+    found: set[str] = set()
+    value = model.value(node)
+    for word in question.words:
+        how, _, other = word.removeprefix("not=").partition("=")
+        if how not in ("shares", "same"):
+            continue
+        uses = [n for n in model.nodes(ast.Name) if n.id == other and n.lineno <= question.line]
+        assert uses, f"no {other} before line {question.line}"
+        theirs = model.value(max(uses, key=lambda n: (n.lineno, n.col_offset)))
+        mine, its = (value.storage, theirs.storage) if how == "shares" else (value.ident, theirs.ident)
+        if mine is not None and mine == its:
+            found.add(f"{how}={other}")
+    return found
+
+
 def missing(model: FileModel, question: Question) -> list[str]:
     """The expected words that the model's answer lacks; `not-x` forbids x."""
     node = node_at(model, question)
-    have = describe(model.value(node)) | {f"dotted={model.name_of(node)}"}
+    have = describe(model.value(node)) | {f"dotted={model.name_of(node)}"} | at_place(model, node)
+    have |= relations(model, node, question)
     lacking = []
     for word in question.words:
         if (word.startswith("not=") and word[4:] in have) or (not word.startswith("not=") and word not in have):

@@ -6,6 +6,7 @@ package and class name where a library re-exports a class from many places.
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 
 
@@ -43,7 +44,13 @@ FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     # diffusers/models/modeling_utils.py; pipelines are no Modules.
     ("diffusers", "module", "", "ModelMixin Attention"),
     ("diffusers", "plain", "", "DiffusionPipeline SchedulerMixin ConfigMixin"),
-    ("timm", "module", "", "VisionTransformer ResNet ConvNeXt EfficientNet"),
+    # timm/layers and timm/models: what other projects take from it.
+    ("timm", "module", "",
+     "VisionTransformer ResNet ConvNeXt EfficientNet SwinTransformer DropPath DropBlock2d Mlp GluMlp SwiGLU PatchEmbed "
+     "Block Attention LayerNorm LayerNorm2d LayerScale BatchNormAct2d ConvNormAct SelectAdaptivePool2d ClassifierHead "
+     "NormMlpClassifierHead SEModule EcaModule Bottleneck BasicBlock FeatureListNet LabelSmoothingCrossEntropy "
+     "SoftTargetCrossEntropy JsdCrossEntropy BinaryCrossEntropy AsymmetricLossMultiLabel ModelEma ModelEmaV2 "
+     "ModelEmaV3 RmsNorm Swish StdConv2d BlurPool2d SplitAttn RotAttentionPool2d AttentionPool2d"),
     # torchmetrics/metric.py: forward accumulates, casts are kept from changing states.
     ("torchmetrics", "module", "own_forward", "Metric MetricCollection"),
     # gpytorch/module.py overrides __call__; kernels, means and likelihoods mean something else by it than forward.
@@ -88,7 +95,12 @@ FAMILIES: tuple[tuple[str, str, str, str], ...] = (
     ("mmengine mmcv", "module", "framework_steps", "BaseModule BaseModel"),
     ("monai", "module", "", "UNet DiceLoss Warp"),
     ("monai", "dataset", "", "Dataset CacheDataset PersistentDataset"),
-    ("torchvision", "module", "", "ResNet VisionTransformer DenseNet VGG MobileNetV2 GeneralizedRCNN"),
+    ("torchvision", "module", "",
+     "ResNet VisionTransformer DenseNet VGG MobileNetV2 MobileNetV3 GeneralizedRCNN FasterRCNN MaskRCNN RetinaNet "
+     "EfficientNet ConvNeXt SwinTransformer GoogLeNet Inception3 AlexNet SqueezeNet Bottleneck BasicBlock "
+     "IntermediateLayerGetter FeaturePyramidNetwork DeepLabV3 FCN ConvNormActivation Conv2dNormActivation "
+     "FrozenBatchNorm2d SqueezeExcitation StochasticDepth MultiScaleRoIAlign AnchorGenerator RoIPool RoIAlign "
+     "DeformConv2d RegionProposalNetwork VideoResNet"),
     ("torchvision", "dataset", "", "VisionDataset ImageFolder DatasetFolder MNIST CIFAR10 CIFAR100 CocoDetection"),
     ("torchaudio", "module", "", "Wav2Vec2Model Conformer"),
     ("peft", "module", "", "PeftModel BaseTuner BaseTunerLayer LoraLayer"),
@@ -112,6 +124,12 @@ EXACT: dict[str, tuple[str, str]] = {
 }
 
 
+# Models that transformers names by what they are: `BertModel`, `T5ForConditionalGeneration`, `AutoModelForCausalLM`.
+NAMED_MODEL = re.compile(r"(?!TF[A-Z]|Flax)[A-Z]\w*(PreTrainedModel|Model|For[A-Z]\w*|LMHeadModel|DoubleHeadsModel)|AutoModel\w*")
+# diffusers: `UNet2DConditionModel`, `AutoencoderKL`; its schedulers and pipelines are no Modules.
+NAMED_DIFFUSER = re.compile(r"[A-Z]\w*(Model|Transformer2D|VAE)|AutoencoderKL\w*|VQModel")
+
+
 @functools.cache
 def _families() -> dict[tuple[str, str], tuple[str, str]]:
     found: dict[tuple[str, str], tuple[str, str]] = {}
@@ -133,4 +151,9 @@ def third_party_class(dotted: str) -> ThirdParty | None:
     if not rest:
         return None
     found = EXACT.get(dotted) or _families().get((package, rest.rpartition(".")[2]))
+    if found is None:
+        patterns = {"transformers": NAMED_MODEL, "diffusers": NAMED_DIFFUSER}
+        named = patterns.get(package)
+        if named is not None and named.fullmatch(rest.rpartition(".")[2]):
+            found = ("module", "")
     return None if found is None else ThirdParty(dotted, found[0], frozenset(found[1].split()))

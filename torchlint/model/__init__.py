@@ -32,12 +32,20 @@ __all__ = ["NONE", "UNKNOWN", "ClassInfo", "Confidence", "Event", "FileModel", "
 MAX_NESTING = 12  # analyses that wait for one another
 
 BUILTINS = frozenset(dir(builtins))
+# Builtins that libraries meant for star imports (torch, numpy, pylab, math) replace.
+SHADOWED = frozenset({"abs", "all", "any", "bool", "complex", "divmod", "float", "int", "max", "min", "pow", "round",
+                      "sum", "range", "open", "set", "map", "filter", "object", "str", "bytes", "hash", "input", "slice"})
 
 
 def is_known(dotted: str) -> bool:
     """Whether torch has something of that canonical name."""
     return (knowledge.function(dotted) is not None or knowledge.module_class(dotted) is not None
             or knowledge.torch_class(dotted) is not None)
+
+
+def is_placeholder(node: ast.AST) -> bool:
+    """`name = None`, as written where an import failed."""
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
 
 
 class FileModel:
@@ -212,14 +220,17 @@ class FileModel:
         for star in self._tree.scopes[self.tree].stars:
             found = self.canonical(f"{star}.{expr.id}")
             symbol = self._symbols.get(found)
-            if is_known(found) or (symbol is not None and symbol.node is not None):
+            if is_known(found) or found != f"{star}.{expr.id}" or (symbol is not None and symbol.node is not None):
                 return found
-        if self._tree.scopes[self.tree].stars:
+        if self._tree.scopes[self.tree].stars and expr.id in SHADOWED:
             return ""
         return f"builtins.{expr.id}" if expr.id in BUILTINS else ""
 
     def _bound_name(self, name: str, scope: Scope) -> str:
         nodes = scope.bindings[name]
+        if len(nodes) > 1:
+            # `torch = None` where an import fails stands for the same name.
+            nodes = [node for node in nodes if not is_placeholder(node)] or nodes
         if all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in nodes):
             return self.canonical(scope.imports[name])
         if len(nodes) > 1 and not all(isinstance(n, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))

@@ -2,15 +2,17 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torchlint.findings import Confidence
 from torchlint.model.classes import class_kind
-from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Kind, Value, join
+from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Kind, Value, join, join_all
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
 
+Lookup = Callable[[ast.expr], str]
 SIMPLE = {
     "builtins.int": NUMBER, "builtins.float": NUMBER, "builtins.bool": NUMBER, "builtins.complex": NUMBER,
     "builtins.str": STRING, "builtins.None": NONE,
@@ -30,57 +32,39 @@ TENSOR_NAMES = {
 
 def annotation_value(model: FileModel, annotation: ast.expr) -> Value:
     """The value that an annotation promises, at most LIKELY: annotations are not enforced."""
-    value = _annotated(model, annotation, 0)
+    value = _annotated(model, annotation, model.name_of, 0)
     return value if not value.known else value.but(sure=min(value.sure, Confidence.LIKELY))
 
 
-def _annotated(model: FileModel, expr: ast.expr, depth: int) -> Value:
+def _annotated(model: FileModel, expr: ast.expr, lookup: Lookup, depth: int) -> Value:
+    """`lookup` gives the origin of a name: that of a node of the tree, or of one parsed from a string."""
     if depth > 5:
         return UNKNOWN
     match expr:
         case ast.Constant(value=None):
             return NONE
         case ast.Constant(value=str(text)):
-            return _from_text(model, text, expr, depth)
+            return _from_text(model, text, depth)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return join(_annotated(model, left, depth + 1), _annotated(model, right, depth + 1))
+            return join(_annotated(model, left, lookup, depth + 1), _annotated(model, right, lookup, depth + 1))
         case ast.Subscript(value=value, slice=inner):
-            return _generic(model, value, inner, depth)
+            return _generic(model, value, inner, lookup, depth)
         case ast.Name() | ast.Attribute():
-            return _named(model, expr)
+            return _by_name(model, lookup(expr), expr)
     return UNKNOWN
 
 
-def _from_text(model: FileModel, text: str, at: ast.expr, depth: int) -> Value:
+def _from_text(model: FileModel, text: str, depth: int) -> Value:
     """A string annotation: its names mean what they mean at module level."""
     try:
         parsed = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
         return UNKNOWN
-    return _by_name(model, _global_name(model, parsed), depth) if isinstance(
-        parsed, (ast.Name, ast.Attribute)) else _parsed(model, parsed, depth)
-
-
-def _parsed(model: FileModel, expr: ast.expr, depth: int) -> Value:
-    match expr:
-        case ast.Constant(value=None):
-            return NONE
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return join(_parsed(model, left, depth + 1), _parsed(model, right, depth + 1))
-        case ast.Subscript(value=value, slice=inner):
-            name = _global_name(model, value)
-            if name == "typing.Optional":
-                return join(NONE, _parsed(model, inner, depth + 1))
-            if name in SEQUENCES:
-                return Value(SEQUENCES[name])
-            return _by_name(model, name, depth)
-        case ast.Name() | ast.Attribute():
-            return _by_name(model, _global_name(model, expr), depth)
-    return UNKNOWN
+    return _annotated(model, parsed, lambda expr: _global_name(model, expr), depth + 1)
 
 
 def _global_name(model: FileModel, expr: ast.expr) -> str:
-    """The dotted origin of a name that is not a node of the tree (parsed from a string)."""
+    """The dotted origin of a name that is not a node of the tree."""
     match expr:
         case ast.Name(id=name):
             return model.global_name(name)
@@ -90,32 +74,26 @@ def _global_name(model: FileModel, expr: ast.expr) -> str:
     return ""
 
 
-def _generic(model: FileModel, value: ast.expr, inner: ast.expr, depth: int) -> Value:
-    name = model.name_of(value)
+def _generic(model: FileModel, value: ast.expr, inner: ast.expr, lookup: Lookup, depth: int) -> Value:
+    name = lookup(value)
     if name == "typing.Optional":
-        return join(NONE, _annotated(model, inner, depth + 1))
+        return join(NONE, _annotated(model, inner, lookup, depth + 1))
     if name == "typing.Union" and isinstance(inner, ast.Tuple):
-        found = [_annotated(model, member, depth + 1) for member in inner.elts]
-        result = found[0]
-        for member in found[1:]:
-            result = join(result, member)
-        return result
-    if name in ("typing.Annotated", "typing.Final", "typing.ClassVar"):
-        first = inner.elts[0] if isinstance(inner, ast.Tuple) else inner
-        return _annotated(model, first, depth + 1)
-    if name.startswith("jaxtyping.") and isinstance(inner, ast.Tuple) and inner.elts:
-        return _annotated(model, inner.elts[0], depth + 1)
+        return join_all([_annotated(model, member, lookup, depth + 1) for member in inner.elts])
+    if name in ("typing.Annotated", "typing.Final", "typing.ClassVar") or name.startswith("jaxtyping."):
+        first = inner.elts[0] if isinstance(inner, ast.Tuple) and inner.elts else inner
+        return _annotated(model, first, lookup, depth + 1)
     if name in SEQUENCES:
-        return _sequence(model, SEQUENCES[name], inner, depth)
+        return _sequence(model, SEQUENCES[name], inner, lookup, depth)
     if name in ("builtins.type", "typing.Type"):
-        member = _annotated(model, inner, depth + 1)
+        member = _annotated(model, inner, lookup, depth + 1)
         return Value(Kind.CLASS, name=member.name, cls=member.cls)
-    return _named(model, value)
+    return _by_name(model, name, value)
 
 
-def _sequence(model: FileModel, kind: Kind, inner: ast.expr, depth: int) -> Value:
+def _sequence(model: FileModel, kind: Kind, inner: ast.expr, lookup: Lookup, depth: int) -> Value:
     members = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-    values = [_annotated(model, member, depth + 1) for member in members]
+    values = [_annotated(model, member, lookup, depth + 1) for member in members]
     if kind is Kind.DICT:
         return Value(kind, item=values[-1])
     if kind is Kind.TUPLE:
@@ -126,14 +104,7 @@ def _sequence(model: FileModel, kind: Kind, inner: ast.expr, depth: int) -> Valu
     return Value(kind, item=values[0])
 
 
-def _named(model: FileModel, expr: ast.expr) -> Value:
-    cls = model.class_named(expr)
-    if cls is not None:
-        return cls.instance(ident=expr)
-    return _by_name(model, model.name_of(expr), 0, expr)
-
-
-def _by_name(model: FileModel, name: str, depth: int, site: ast.expr | None = None) -> Value:
+def _by_name(model: FileModel, name: str, site: ast.expr) -> Value:
     if not name:
         return UNKNOWN
     if name in SIMPLE:

@@ -99,6 +99,8 @@ def attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
         if name == "saved_tensors":
             return Value(Kind.TUPLE, item=Value(Kind.TENSOR, grad=Grad.NO, ident=node, storage=node), ident=node)
         return Value(ident=(base.ident, name))
+    if base.kind is Kind.TUPLE:  # `x.max(dim=1).values`
+        return base.field(name) or UNKNOWN
     if base.kind is Kind.NDARRAY:
         return {"shape": Value(Kind.SIZE), "ndim": NUMBER, "size": NUMBER, "T": base}.get(name, UNKNOWN)
     if base.kind is Kind.DEVICE:
@@ -117,6 +119,9 @@ def class_attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
         return Value(Kind.FUNCTION, name=method.dotted, func=method, bound=bound)
     if base.cls.is_function and node.attr == "apply":
         return Value(Kind.FUNCTION, name="torch.autograd.Function.apply", bound=base)
+    inner = base.cls.inner_class(node.attr)
+    if inner is not None:
+        return Value(Kind.CLASS, name=inner.dotted, cls=inner)
     return base.cls.attr(node.attr)
 
 

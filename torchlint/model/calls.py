@@ -86,12 +86,19 @@ def arguments(run: Run, node: ast.Call) -> tuple[list[Value], Keywords]:
 def call_function(run: Run, node: ast.Call, callee: Value, args: list[Value], keywords: Keywords) -> Value:
     """A call of a function value: the project's, a tensor method, `Function.apply`, or torch's."""
     if callee.func is not None:
-        return inline(run, node, callee.func, callee.bound, args, keywords)
+        return follow_value(run, node, callee, args, keywords)
     if callee.bound is not None and callee.bound.is_tensor:
         return tensors.call_method(run, node, callee.bound, callee.name.rpartition(".")[2], args, keywords)
     if callee.name == "torch.autograd.Function.apply":
         return apply_function(run, node, callee.bound or UNKNOWN, args)
     return tensors.call_function(run, node, callee.name, args, keywords)
+
+
+def follow_value(run: Run, node: ast.AST, callee: Value, args: list[Value], keywords: Keywords) -> Value:
+    """Follow a project function that a value stands for, with what `functools.partial` bound before."""
+    assert callee.func is not None
+    return inline(run, node, callee.func, callee.bound, [*(callee.elements or ()), *args],
+                  {**{str(k): v for k, v in callee.fields}, **keywords})
 
 
 def apply_function(run: Run, node: ast.Call, owner: Value, args: list[Value]) -> Value:
@@ -323,6 +330,8 @@ def unknown(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Ke
     run.event("unknown_call", node, args=(*args, *keywords.values()), name=name)
     if name.startswith(("torch.", "torchvision.ops.")) and knowledge.function(name) is not None:
         return tensors.call_function(run, node, name, args, keywords)
+    if name.startswith("torch.Tensor."):
+        return tensors.unbound(run, node, name, args, keywords)
     source = next((v.source for v in args if v.source is not None), None)
     return Value(ident=node, site=node, source=source)
 

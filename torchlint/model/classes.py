@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
+from torchlint.model.bases import bases_of
 from torchlint.model.functions import FunctionInfo, duck_kind
 from torchlint.model.values import UNKNOWN, Kind, Value, join_all
 
@@ -47,26 +48,7 @@ class ClassInfo:
     @functools.cached_property
     def bases(self) -> tuple[ClassInfo | str, ...]:
         """Each base as a project class, or the canonical dotted name of an outside one ("" if unknown)."""
-        found: list[ClassInfo | str] = []
-        for base in self.node.bases:
-            if isinstance(base, ast.Starred):
-                found.append("")
-                continue
-            expr = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]
-            found.append(self.model.class_named(expr) or self._made_by_call(expr))
-        return tuple(found)
-
-    def _made_by_call(self, expr: ast.expr) -> ClassInfo | str:
-        """A base that a call returns: `with_metaclass(Meta, Base)`, `partial(Base, ...)`, a project factory."""
-        if not isinstance(expr, ast.Call):
-            return self.model.name_of(expr)
-        name = self.model.name_of(expr.func)
-        if name.endswith(("with_metaclass", "functools.partial")) and expr.args:
-            return self.model.class_named(expr.args[-1]) or self.model.name_of(expr.args[-1])
-        value = self.model.value(expr)
-        if value.kind is Kind.CLASS:
-            return value.cls or value.name
-        return ""
+        return bases_of(self.model, self.node)
 
     @functools.cached_property
     def mro(self) -> tuple[ClassInfo | str, ...]:
@@ -138,6 +120,14 @@ class ClassInfo:
             yield node
             if isinstance(node, (ast.If, ast.Try)):
                 stack.extend((*node.body, *node.orelse)[::-1])
+
+    def inner_class(self, name: str) -> ClassInfo | None:
+        """A class defined in the body of this class or of a project base."""
+        for cls in self.project_mro:
+            for node in cls._body_statements():
+                if isinstance(node, ast.ClassDef) and node.name == name:
+                    return cls.model.class_info(node)
+        return None
 
     def method(self, name: str) -> FunctionInfo | None:
         """The method as Python would find it, among the project's classes."""

@@ -211,7 +211,8 @@ def _comprehension(run: Run, node: ast.ListComp | ast.SetComp | ast.GeneratorExp
     run.env, run.loops = before
     kind = Kind.SET if isinstance(node, ast.SetComp) else Kind.LIST
     facts = frozenset({"generator"}) if isinstance(node, ast.GeneratorExp) else frozenset()
-    if isinstance(node, ast.GeneratorExp) and inner.kind is Kind.PARAMETERS:
+    gives = any(part.role == "parameter" for part in (value, *value.parts()))
+    if isinstance(node, ast.GeneratorExp) and inner.kind is Kind.PARAMETERS and gives:
         return Value(Kind.PARAMETERS, ident=node, site=node, bound=inner.bound, facts=facts)
     return Value(kind, item=value, ident=node, site=node, facts=facts)
 

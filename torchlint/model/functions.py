@@ -258,6 +258,9 @@ class FunctionInfo:
         default = self.default_of(arg)
         if default is not None and default.kind in (Kind.NUMBER, Kind.STRING):
             return Value(default.kind, sure=Confidence.LIKELY, ident=arg)
+        if default is not None and default.kind is Kind.CLASS and makes_module(default):
+            # Which Module a caller passes instead is open; that it is one is not.
+            return Value(Kind.CLASS, sure=Confidence.LIKELY, name="torch.nn.Module", ident=arg)
         return Value(ident=arg)
 
     @staticmethod
@@ -277,6 +280,8 @@ class FunctionInfo:
                 return self.cls.instance(ident=arg)
         if self.cls.is_function:
             return self._function_role(arg)
+        if self.name == "__getitem__" and self.cls.kind is Kind.DATASET and arg in self.params[1:2]:
+            return Value(Kind.NUMBER, sure=Confidence.LIKELY, ident=arg)
         if self.name == "forward" and self.cls.is_module and self._tensor_like(arg):
             return Value(Kind.TENSOR, sure=Confidence.LIKELY, ident=arg, storage=arg, role="input")
         return None
@@ -393,6 +398,14 @@ def runs_without_grad(bases: tuple[str, ...], method: str) -> bool:
         base and (info := knowledge.third_party_class(base)) is not None
         and info.what == "module" and "framework_steps" in info.flags
         for base in bases)
+
+
+def makes_module(value: Value) -> bool:
+    """Whether a class value's instances are Modules."""
+    if value.cls is not None:
+        return value.cls.is_module
+    other = knowledge.third_party_class(value.name)
+    return knowledge.module_class(value.name) is not None or (other is not None and other.what == "module")
 
 
 def duck_kind(names: set[str]) -> Kind:

@@ -12,7 +12,7 @@ from torchlint.model import evaluate
 from torchlint.model.contexts import enter_context, exit_context
 from torchlint.model.events import Event, Flow, LoopState
 from torchlint.model.functions import FunctionInfo
-from torchlint.model.narrow import assume
+from torchlint.model.narrow import assume, matched
 from torchlint.model.values import NONE, UNKNOWN, Kind, Value, join, join_all
 
 if TYPE_CHECKING:
@@ -281,15 +281,13 @@ def run_try(run: Run, node: ast.Try) -> None:
 
 def run_match(run: Run, node: ast.Match) -> None:
     """Every case, from the same start."""
-    evaluate.expr(run, node.subject)
+    subject = evaluate.expr(run, node.subject)
     assert run.env is not None
     base, grad = run.env, run.grad
     after: Env | None = dict(base)
     for case in node.cases:
         start = dict(base)
-        for part in ast.walk(case.pattern):
-            if isinstance(part, (ast.MatchAs, ast.MatchStar)) and part.name:
-                start[part.name] = UNKNOWN
+        start.update(matched(run, case.pattern, subject))
         run.grad = grad
         if case.guard is not None:
             run.env = start

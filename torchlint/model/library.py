@@ -33,6 +33,8 @@ def call(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywo
         return Value(Kind.WORK, ident=node, site=node, optional=True)
     if name.startswith("torch.nn.init.") and name.endswith("_") and args and args[0].is_tensor:
         return initialise(run, node, name, args[0])
+    if makes_model(name):
+        return Value(Kind.MODULE, name=name, ident=node, site=node)
     if name.startswith("numpy."):
         return numpy(run, node, name, args)
     if name.startswith("math."):
@@ -41,6 +43,20 @@ def call(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywo
                 run.event("host_read", node, value, name=name)
         return NUMBER
     return None
+
+
+def makes_model(name: str) -> bool:
+    """Functions of model zoos that return a Module: `torchvision.models.resnet18`, `timm.create_model`."""
+    if name in ("timm.create_model", "timm.models.create_model", "torchvision.models.get_model", "open_clip.create_model"):
+        return True
+    tail = name.rpartition(".")[2]
+    return name.startswith("torchvision.models.") and tail[:1].islower() and not tail.startswith(("get_", "list_")) and (
+        tail not in NO_MODELS)
+
+
+# Other functions and subpackages below torchvision.models.
+NO_MODELS = {"register_model", "handle_legacy_interface", "detection", "segmentation", "video", "quantization",
+             "optical_flow", "feature_extraction", "create_feature_extractor", "misc", "boxes"}
 
 
 # -- Python -----------------------------------------------------------------------------------
@@ -107,7 +123,7 @@ def mapping(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Ke
         return Value(Kind.LIST, item=item, ident=node, site=node, facts=frozenset({"generator"}))
     result = UNKNOWN
     if args[0].kind is Kind.FUNCTION and args[0].func is not None:
-        result = calls.inline(run, node, args[0].func, args[0].bound, [item], {})
+        result = calls.follow_value(run, node, args[0], [item], {})
     return Value(Kind.LIST, item=result, ident=node, site=node, facts=frozenset({"generator"}))
 
 
@@ -165,6 +181,9 @@ def partial(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Ke
         return first
     if first.kind is Kind.FUNCTION and first.func is None:
         return first
+    if first.kind is Kind.FUNCTION and not any(isinstance(arg, ast.Starred) for arg in node.args):
+        given = tuple(keywords.items())
+        return first.but(ident=node, elements=(*(first.elements or ()), *args[1:]), fields=first.fields + given)
     return Value(ident=node)
 
 
@@ -266,7 +285,7 @@ def checkpoint(run: Run, node: ast.Call, name: str, args: list[Value], keywords:
     if target.kind is Kind.MODULE:
         return modules.outcome(run, node, target, rest, {})
     if target.kind is Kind.FUNCTION and target.func is not None:
-        return calls.inline(run, node, target.func, target.bound, rest, {})
+        return calls.follow_value(run, node, target, rest, {})
     return Value(ident=node, grad=Grad.YES if run.grad else Grad.UNKNOWN, facts=frozenset({"output"}))
 
 
@@ -304,7 +323,12 @@ def to_parameters(run: Run, node: ast.Call, name: str, args: list[Value], keywor
     return tensors.result(run, node, tuple(args), name=name, grad=Grad.YES if run.grad else Grad.NO)
 
 
+NUMBERS = ("torch.distributed.get_rank", "torch.distributed.get_world_size", "torch.distributed.is_initialized",
+           "torch.distributed.is_available", "torch.cuda.is_available", "torch.cuda.device_count",
+           "torch.is_grad_enabled", "torch.get_num_threads", "time.time", "time.perf_counter", "random.random",
+           "random.randint", "random.uniform", "random.randrange", "random.gauss")
 HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(NUMBERS, length),
     "builtins.float": number, "builtins.int": number, "builtins.bool": number, "builtins.round": number,
     "builtins.str": text, "builtins.repr": text, "builtins.print": text, "builtins.format": text,
     "builtins.len": length, "builtins.isinstance": length, "builtins.hasattr": length, "builtins.id": length,

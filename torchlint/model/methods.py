@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torchlint import knowledge
 from torchlint.findings import Confidence
 from torchlint.model import calls, modules, tensors
+from torchlint.model.functions import makes_module
 from torchlint.model.values import CONTAINERS, NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_optional
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ HOOKS = {
 }
 GROWING = {"append": 0, "appendleft": 0, "add": 0, "insert": 1, "extend": 0, "extendleft": 0, "put": 0,
            "append_": 0}
+# Class methods that return an instance.
+MAKERS = {"from_pretrained", "from_config", "_from_config", "load_from_checkpoint", "from_state_dict"}
 # Keyword arguments that only a tensor's backward takes.
 BACKWARD_KEYWORDS = {"gradient", "retain_graph", "create_graph", "inputs"}
 
@@ -135,7 +138,7 @@ def optimizer_method(run: Run, node: ast.Call, base: Value, name: str, args: lis
 def follow_closure(run: Run, node: ast.Call, args: list[Value]) -> None:
     """`optimizer.step(closure)` calls the closure."""
     if args and args[0].kind is Kind.FUNCTION and args[0].func is not None:
-        calls.inline(run, node, args[0].func, args[0].bound, [], {})
+        calls.follow_value(run, node, args[0], [], {})
 
 
 def scheduler_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
@@ -190,6 +193,15 @@ def handle_method(run: Run, node: ast.Call, base: Value, name: str, args: list[V
     """Methods of hook handles and asynchronous work."""
     run.event(name, node, base, name=name)
     return NONE
+
+
+def class_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+    """Class methods by which libraries make instances: `BertModel.from_pretrained(...)`."""
+    if name not in MAKERS or not makes_module(base):
+        return None
+    if base.cls is not None:
+        return base.cls.instance(ident=node, site=node)
+    return Value(Kind.MODULE, name=base.name, ident=node, site=node)
 
 
 # -- containers -------------------------------------------------------------------------------
@@ -305,7 +317,26 @@ def by_name(run: Run, node: ast.Call, base: Value, name: str, args: list[Value],
         return base if base.facts & {"batch", "output"} else None
     if base.kind in CONTAINERS or base.kind in (Kind.STRING, Kind.NUMBER):
         return UNKNOWN
+    if base.kind is Kind.UNKNOWN and name in PREPARING and args and all(
+        value.kind in PREPARED or not value.known for value in args
+    ):
+        return prepared(node, args)
     return None
+
+
+# accelerate's and Lightning Fabric's way to wrap what the loop uses; the wrappers behave like what they wrap.
+PREPARING = {"prepare", "setup", "setup_module", "setup_optimizers", "setup_dataloaders", "prepare_model",
+             "prepare_optimizer", "prepare_data_loader", "prepare_scheduler"}
+PREPARED = {Kind.MODULE, Kind.OPTIMIZER, Kind.LOADER, Kind.SCHEDULER}
+
+
+def prepared(node: ast.Call, args: list[Value]) -> Value | None:
+    """What `accelerator.prepare(model, optimizer, ...)` hands back: its arguments, in order."""
+    if not any(value.known for value in args) or any(isinstance(arg, ast.Starred) for arg in node.args):
+        return None
+    given = tuple(value.but(sure=min(value.sure, Confidence.LIKELY), ident=(node, i)) if value.known else value
+                  for i, value in enumerate(args))
+    return given[0] if len(given) == 1 else Value(Kind.TUPLE, elements=given, ident=node, site=node)
 
 
 # Methods that a dict or dataclass of outputs has too.
@@ -357,4 +388,5 @@ BY_KIND: dict[Kind, Method] = {
     Kind.HANDLE: handle_method, Kind.WORK: handle_method, Kind.LIST: container_method, Kind.DICT: container_method,
     Kind.SET: container_method, Kind.TUPLE: container_method, Kind.STATE_DICT: container_method,
     Kind.SIZE: size_method, Kind.STRING: text_method, Kind.NDARRAY: array_method, Kind.RNG: random_method,
+    Kind.CLASS: class_method,
 }

@@ -25,7 +25,13 @@ PAIRS = {"torch.nn.GRU", "torch.nn.RNN", "torch.nn.MultiheadAttention"}
 
 
 def construct(run: Run, node: ast.Call, callee: Value, args: list[Value], keywords: Keywords) -> Value:
-    """`Class(...)`."""
+    """`Class(...)`, no surer than which class it is."""
+    value = made(run, node, callee, args, keywords)
+    return value if value.sure <= callee.sure else value.but(sure=callee.sure)
+
+
+def made(run: Run, node: ast.Call, callee: Value, args: list[Value], keywords: Keywords) -> Value:
+    """The instance that `Class(...)` makes."""
     if callee.cls is not None:
         return project_instance(run, node, callee, args, keywords)
     name = callee.name
@@ -121,7 +127,7 @@ def outcome(run: Run, node: ast.AST, module: Value, args: list[Value], keywords:
         if base and base != "torch.nn.Module":
             return torch_module(run, node, module.but(name=base, cls=None), args, keywords)
         return output(run, node, module)
-    if knowledge.module_class(module.name) is not None:
+    if module.name != "torch.nn.Module" and knowledge.module_class(module.name) is not None:
         return torch_module(run, node, module, args, keywords)
     return output(run, node, module)
 
@@ -145,8 +151,8 @@ def torch_module(run: Run, node: ast.AST, module: Value, args: list[Value], keyw
     if info.kind == "container" and tail in ("ModuleList", "ModuleDict", "ParameterList", "ParameterDict"):
         return UNKNOWN
     grad = tensors.grad_of(run, operands)
-    if info.has_parameters and run.grad:
-        grad = Grad.YES
+    if info.has_parameters and run.grad is not False:
+        grad = Grad.YES if run.grad else Grad.UNKNOWN
     value = tensors.result(run, node, operands, name=module.name, grad=grad).but(
         sure=Confidence.SURE, source=module.ident)
     if info.kind == "loss":
@@ -190,6 +196,10 @@ def _parameter(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) 
 
 def _buffer(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
     return Value(Kind.TENSOR, name="torch.nn.Buffer", role="buffer", grad=Grad.NO, ident=node, storage=node, site=node)
+
+
+def _typed(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
+    return tensors.constant(run, node, name=run.model.name_of(node.func))
 
 
 def _list(kind: Kind, run: Run, node: ast.Call, args: list[Value]) -> Value:
@@ -242,5 +252,7 @@ CONSTRUCTORS: dict[str, Constructor] = {
     "collections.defaultdict": _plain(Value(Kind.DICT)), "collections.Counter": _plain(Value(Kind.DICT)),
     "torch.device": _plain(Value(Kind.DEVICE)), "torch.Generator": _plain(Value(Kind.RNG)),
     "builtins.int": _plain(NUMBER), "builtins.float": _plain(NUMBER), "builtins.bool": _plain(NUMBER),
+    **dict.fromkeys(("torch.FloatTensor", "torch.LongTensor", "torch.DoubleTensor", "torch.HalfTensor", "torch.IntTensor",
+                     "torch.ByteTensor", "torch.BoolTensor", "torch.cuda.FloatTensor", "torch.cuda.LongTensor"), _typed),
     "builtins.str": _plain(STRING), "torch.Size": _plain(Value(Kind.SIZE)),
 }

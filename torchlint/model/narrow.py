@@ -92,18 +92,55 @@ def _excluding(run: Run, env: Env, expr: ast.expr, kind: Kind) -> Env:
     return _with(env, expr, Value(ident=value.ident)) if value.kind is kind else dict(env)
 
 
+def _kind_of_class(run: Run, member: ast.expr, name: str) -> Kind:
+    """What instances of a class are that a test names."""
+    from torchlint.model.classes import class_kind
+
+    known = BUILTIN_KINDS.get(name)
+    if known is not None:
+        return known
+    cls = run.model.class_named(member)
+    return cls.kind if cls is not None else class_kind(name)
+
+
+def matched(run: Run, pattern: ast.pattern, subject: Value) -> dict[str, Value]:
+    """The names that a pattern binds, with what its classes say of them."""
+    match pattern:
+        case ast.MatchAs(pattern=None, name=str(name)):
+            return {name: subject}
+        case ast.MatchAs(pattern=ast.pattern() as inner, name=str(name)):
+            return {**matched(run, inner, subject), name: _of_pattern(run, inner, subject)}
+        case ast.MatchClass(cls=cls, patterns=[ast.MatchAs(pattern=None, name=str(name))]):
+            builtin = run.model.name_of(cls).startswith("builtins.")
+            return {name: _of_pattern(run, pattern, subject) if builtin else UNKNOWN}
+    return {part.name: UNKNOWN for part in ast.walk(pattern)
+            if isinstance(part, (ast.MatchAs, ast.MatchStar)) and part.name}
+
+
+def _of_pattern(run: Run, pattern: ast.pattern, subject: Value) -> Value:
+    if not isinstance(pattern, ast.MatchClass):
+        return UNKNOWN
+    cls = run.model.class_named(pattern.cls)
+    if cls is not None:
+        return cls.instance(ident=subject.ident)
+    name = run.model.name_of(pattern.cls)
+    kind = _kind_of_class(run, pattern.cls, name)
+    if kind is subject.kind:
+        return subject.but(optional=False)
+    plain = {Kind.NUMBER: NUMBER, Kind.STRING: STRING}.get(kind)
+    return plain or (Value(kind, ident=subject.ident, storage=subject.ident) if kind is not Kind.UNKNOWN else UNKNOWN)
+
+
 def _split_isinstance(run: Run, subject: ast.expr, types: ast.expr, env: Env) -> tuple[Env, Env]:
     members = types.elts if isinstance(types, ast.Tuple) else [types]
     names = [run.model.name_of(member) for member in members]
-    kinds = {BUILTIN_KINDS.get(name, Kind.UNKNOWN) for name in names}
+    kinds = {_kind_of_class(run, member, name) for member, name in zip(members, names, strict=True)}
     if len(members) == 1:
         cls = run.model.class_named(members[0])
         if cls is not None:
             return _with(env, subject, cls.instance(ident=_now(run, subject).ident)), dict(env)
-        from torchlint.model.classes import class_kind
-
-        outside = class_kind(names[0])
-        if kinds == {Kind.UNKNOWN} and outside is not Kind.UNKNOWN:
+        outside = next(iter(kinds))
+        if outside is not Kind.UNKNOWN and names[0] not in BUILTIN_KINDS:
             value = _now(run, subject)
             return _with(env, subject, Value(outside, name=names[0], ident=value.ident)), dict(env)
     if len(kinds) == 1 and Kind.UNKNOWN not in kinds:

@@ -33,6 +33,9 @@ KEEPS_SQUASH = {
     "requires_grad_", "select", "narrow", "chunk", "split", "unbind", "clamp", "clamp_", "clip", "nan_to_num",
     "type_as", "bfloat16", "dropout", "unflatten", "movedim", "swapaxes",
 }
+SHARING = {"torch.as_tensor", "torch.from_numpy", "torch.asarray"}  # no copy where none is needed
+INTEGERS = {"int64", "long", "int32", "int", "int16", "short", "int8", "uint8", "bool", "LongTensor", "IntTensor",
+            "ShortTensor", "CharTensor", "ByteTensor", "BoolTensor"}
 DETACHING = {"detach", "detach_"}
 CONVERTING = {"to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "type_as", "contiguous"}
 KIND_WORDS = {
@@ -264,9 +267,9 @@ def call_function(run: Run, node: ast.Call, dotted: str, args: list[Value], keyw
     """A call of a torch function."""
     entry = knowledge.function(dotted)
     if entry is None:
-        return UNKNOWN
+        return unbound(run, node, dotted, args, keywords)
     operands = (*args, *keywords.values())
-    if entry.factory:
+    if entry.factory or dotted in SHARING:
         return factory(run, node, dotted, args, keywords)
     overload = chosen(entry, args, keywords)
     if entry.inplace and args and args[0].is_tensor:
@@ -281,6 +284,16 @@ def call_function(run: Run, node: ast.Call, dotted: str, args: list[Value], keyw
     return from_overload(run, node, dotted, overload, operands, first, reliable=True)
 
 
+def unbound(run: Run, node: ast.Call, dotted: str, args: list[Value], keywords: dict[str, Value]) -> Value:
+    """`torch.Tensor.sum(x)`."""
+    tail = dotted.rpartition(".")[2]
+    entry = knowledge.method(tail) if dotted.startswith("torch.Tensor.") else None
+    if entry is None or entry.inplace or tail in SPECIAL_METHODS or not args or not args[0].is_tensor:
+        return UNKNOWN
+    overload = chosen(entry, args[1:], keywords)
+    return from_overload(run, node, dotted, overload, (*args, *keywords.values()), args[0], reliable=True)
+
+
 def factory(run: Run, node: ast.Call, dotted: str, args: list[Value], keywords: dict[str, Value]) -> Value:
     """A fresh leaf: `torch.zeros`, `torch.tensor`, `randn_like`."""
     flag = keywords.get("requires_grad")
@@ -289,8 +302,8 @@ def factory(run: Run, node: ast.Call, dotted: str, args: list[Value], keywords: 
         grad = Grad.UNKNOWN if not isinstance(flag.const, bool) else Grad.YES if flag.const else Grad.NO
         role = "leaf" if grad is Grad.YES else ""
     value = Value(Kind.TENSOR, name=dotted, grad=grad, role=role, ident=node, storage=node, site=node)
-    if dotted in ("torch.as_tensor", "torch.from_numpy", "torch.asarray"):
-        source = args[0] if args else UNKNOWN
+    if dotted in SHARING:
+        source = args[0] if args else keywords.get("data", UNKNOWN)
         if source.is_tensor:
             return source.but(ident=node, site=node, name=dotted)
         return value.but(facts=frozenset({"numpy_shared"}))
@@ -425,8 +438,17 @@ def _convert(run: Run, node: ast.Call, base: Value, args: list[Value], keywords:
     facts = base.facts - {"through_data"} | {"converted"}
     if base.role in ("parameter", "leaf"):
         facts = facts | {"from_" + base.role}
+    types = [v.name or v.const for v in (*args, *keywords.values()) if v.kind is not Kind.NUMBER]
+    if any(isinstance(t, str) and t.rpartition(".")[2] in INTEGERS for t in types):
+        return base.but(ident=node, site=node, name=name, role=role, storage=node, facts=facts, grad=Grad.NO,
+                        carried=frozenset(), graph=frozenset())
     return base.but(ident=node, site=node, name=name, role=role, storage=(node, base.storage), facts=facts,
                     graph=grown(run, node, (base,)))
+
+
+def _type(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
+    """`.type(dtype)` converts, `.type()` gives a name."""
+    return _convert(run, node, base, args, keywords) if args or keywords else STRING
 
 
 def _numpy(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -454,6 +476,6 @@ def _new(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dic
 SPECIAL_METHODS = {
     "backward": _backward, "detach": _detach, "detach_": _detach, "requires_grad_": _requires_grad,
     "numpy": _numpy, "clone": _clone, "register_hook": _register_hook, "new_tensor": _new, "new_zeros": _new,
-    "new_ones": _new, "new_full": _new, "new_empty": _new, "new": _new,
+    "new_ones": _new, "new_full": _new, "new_empty": _new, "new": _new, "type": _type,
     **dict.fromkeys(CONVERTING - {"contiguous", "type"}, _convert),
 }
