@@ -163,6 +163,23 @@ def how(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
+def building_methods(cls: ClassInfo) -> set[str]:
+    """The constructor and the methods of the class that it calls, directly or not."""
+    found: set[str] = set()
+    todo = ["__init__", "__post_init__", "reset_parameters", "init_weights"]
+    while todo:
+        name = todo.pop()
+        method = cls.method(name)
+        if name in found or method is None:
+            continue
+        found.add(name)
+        for call in method.calls:
+            match call.func:
+                case ast.Attribute(value=ast.Name(id=owner), attr=other) if owner == method.self_name:
+                    todo.append(other)
+    return found - {"forward"}
+
+
 def reads_of(cls: ClassInfo, name: str) -> list[ast.expr]:
     """Where methods of the class read `self.name`."""
     found: list[ast.expr] = []

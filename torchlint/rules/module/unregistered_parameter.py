@@ -17,7 +17,7 @@ from torchlint.claims import NotRegistered
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes.parameters import tensor_to_parameter
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Grad, Kind, Value
-from torchlint.model.held import comment_says, plain_containers, registers_by_name
+from torchlint.model.held import building_methods, comment_says, plain_containers, registers_by_name
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL404", "unregistered-parameter", Severity.ERROR, fix=Safety.UNSAFE, triggers=("requires_grad",))
@@ -255,23 +255,6 @@ def unconverted(expr: ast.expr) -> ast.expr:
 def written(value: ast.expr) -> bool:
     """Whether the tensor is made in the expression itself, so that the expression can be wrapped."""
     return isinstance(value, ast.Call)
-
-
-def building_methods(cls: ClassInfo) -> set[str]:
-    """The constructor and the methods of the class that it calls, directly or not."""
-    found: set[str] = set()
-    todo = ["__init__", "__post_init__", "reset_parameters", "init_weights"]
-    while todo:
-        name = todo.pop()
-        method = cls.method(name)
-        if name in found or method is None:
-            continue
-        found.add(name)
-        for call in method.calls:
-            match call.func:
-                case ast.Attribute(value=ast.Name(id=owner), attr=other) if owner == method.self_name:
-                    todo.append(other)
-    return found - {"forward"}
 
 
 def given_to_optimizer(model: FileModel, name: str) -> bool:
