@@ -152,9 +152,12 @@ def _targets(target: ast.expr) -> Iterator[str]:
             yield path_of(target)
 
 
-def backwarded(model: FileModel, function: ast.AST, value: Value, loop: ast.AST | None) -> bool:
-    """Whether a backward in the loop (or anywhere in the function) uses up the graph of a value."""
+def backwarded(model: FileModel, function: ast.AST, value: Value, loop: ast.AST | None, at: ast.AST) -> bool:
+    """Whether a backward in the loop (or anywhere in the function) uses up the graph of a value stored at a place."""
+    guards = {id(test) for test, _ in model.place(at).guards}
     for event in model.flow(function).of("backward"):
+        if value.grad is Grad.UNKNOWN and any(id(test) not in guards for test, _ in event.guards):
+            continue  # where that backward runs, the value may have been replaced by its detached self
         if (loop is None or loop in event.loops) and not retains(event.node) and shares(event.target, value):
             return True
     return False

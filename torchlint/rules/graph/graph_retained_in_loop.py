@@ -208,6 +208,25 @@ EXAMPLES = [
 ]
 
 CLEAN = [
+    """
+    import torch
+    import torch.nn.functional as F
+
+
+    def mini_batched(model, batches, with_backward=False):
+        losses = []
+        for batch in batches:
+            loss = F.relu(model(batch)).sum()
+            if with_backward:
+                loss.backward()
+                loss = loss.detach()
+            losses.append(loss)
+        return sum(losses)
+
+
+    mini_batched(torch.nn.Linear(2, 1), torch.ones(3, 1, 2)).backward()
+    mini_batched(torch.nn.Linear(2, 1), torch.ones(3, 1, 2), with_backward=True)
+    """,
     # Summed over the terms of one step, then backwarded.
     """
     import torch
@@ -354,7 +373,7 @@ def judged(model: FileModel, function: ast.AST, store: Store) -> Hit | None:
     if not loops and lives_on(model, function, store):
         grown = [None]
     for loop in reversed(grown):
-        used_up = [v for v in store.values if keeping.backwarded(model, function, v, loop)
+        used_up = [v for v in store.values if keeping.backwarded(model, function, v, loop, store.node)
                    and not (loop is not None and fed_back(model, function, store, loop))]
         if used_up:
             window = loop is not None and any(keeping.resets(model, store, loop))

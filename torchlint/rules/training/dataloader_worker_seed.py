@@ -140,6 +140,15 @@ CLEAN = [
             return self.rng.normal()
 
 
+    class Reseeded(Dataset):
+        def __init__(self):
+            self.rng = np.random.RandomState(0)
+
+        def __getitem__(self, index):
+            self.rng.seed(index)
+            return self.rng.normal()
+
+
     class Split(Dataset):
         def __init__(self):
             self.rng = None
@@ -195,7 +204,13 @@ def held_generators(model: FileModel, cls: ClassInfo) -> Iterator[Hit]:
         for path in method.used_methods
         if path.startswith(f"{method.self_name}.")
     }
+    seeded = {
+        path.partition(".")[2] for each in cls.project_mro for method in each.methods.values()
+        for path, names in method.used_methods.items() if names & {"seed", "manual_seed", "setstate"}
+    }
     for name, stores in cls.stores.items():
+        if name in seeded:
+            continue
         for method, statement, value in stores:
             early = method is None or method.name == "__init__"
             if name in drawn and early and value is not None and model.value(value).kind is Kind.RNG:
