@@ -308,6 +308,8 @@ class Project:
             if not inner:
                 return Symbol(full, found, None)
             node = inner[-1]
+        if isinstance(node, ast.AnnAssign) and len(nodes) == 1:
+            return Symbol(full, found, node.value)
         if isinstance(node, ast.Assign) and len(nodes) == 1:
             if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 return Symbol(full, found, node.value)

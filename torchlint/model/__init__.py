@@ -45,7 +45,8 @@ def is_known(dotted: str) -> bool:
 
 def is_placeholder(node: ast.AST) -> bool:
     """`name = None`, as written where an import failed."""
-    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
+    return (isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant)
+            and node.value.value is None)
 
 
 class FileModel:
@@ -241,7 +242,8 @@ class FileModel:
                 return self._defined(self.class_info(node).dotted, node)
             case ast.FunctionDef() | ast.AsyncFunctionDef() as node:
                 return self._defined(self.function_info(node).dotted, node)
-            case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
+            case (ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value)
+                  | ast.AnnAssign(target=ast.Name(), value=ast.Name() | ast.Attribute() as value)):
                 return self.name_of(value)
             case ast.Import() | ast.ImportFrom():
                 return self.canonical(scope.imports[name])
@@ -251,11 +253,11 @@ class FileModel:
         self._symbols.setdefault(dotted, Symbol(dotted, self.index, node))
         return dotted
 
-    def global_name(self, name: str) -> str:
-        """The dotted origin of a name looked up at module level."""
-        scope = self._tree.scopes[self.tree]
-        if name in scope.bindings:
-            return self._bound_name(name, scope)
+    def name_at(self, name: str, at: ast.AST) -> str:
+        """The dotted origin of a bare name, looked up where a node stands."""
+        for scope in self.scopes(at):
+            if name in scope.bindings and name not in scope.nonlocals:
+                return self._bound_name(name, scope)
         return f"builtins.{name}" if name in BUILTINS else ""
 
     def canonical(self, dotted: str) -> str:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torchlint.findings import Confidence
@@ -12,7 +11,6 @@ from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Kind, Value, j
 if TYPE_CHECKING:
     from torchlint.model import FileModel
 
-Lookup = Callable[[ast.expr], str]
 SIMPLE = {
     "builtins.int": NUMBER, "builtins.float": NUMBER, "builtins.bool": NUMBER, "builtins.complex": NUMBER,
     "builtins.str": STRING, "builtins.None": NONE,
@@ -32,68 +30,70 @@ TENSOR_NAMES = {
 
 def annotation_value(model: FileModel, annotation: ast.expr) -> Value:
     """The value that an annotation promises, at most LIKELY: annotations are not enforced."""
-    value = _annotated(model, annotation, model.name_of, 0)
+    value = _annotated(model, annotation, annotation, 0)
     return value if not value.known else value.but(sure=min(value.sure, Confidence.LIKELY))
 
 
-def _annotated(model: FileModel, expr: ast.expr, lookup: Lookup, depth: int) -> Value:
-    """`lookup` gives the origin of a name: that of a node of the tree, or of one parsed from a string."""
+def _annotated(model: FileModel, expr: ast.expr, at: ast.AST, depth: int) -> Value:
+    """`at` is the node of the tree that the annotation stands at, if only in a string."""
     if depth > 5:
         return UNKNOWN
     match expr:
         case ast.Constant(value=None):
             return NONE
         case ast.Constant(value=str(text)):
-            return _from_text(model, text, depth)
+            return _from_text(model, text, at, depth)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return join(_annotated(model, left, lookup, depth + 1), _annotated(model, right, lookup, depth + 1))
+            return join(_annotated(model, left, at, depth + 1), _annotated(model, right, at, depth + 1))
         case ast.Subscript(value=value, slice=inner):
-            return _generic(model, value, inner, lookup, depth)
+            return _generic(model, value, inner, at, depth)
         case ast.Name() | ast.Attribute():
-            return _by_name(model, lookup(expr), expr)
+            return _by_name(model, _origin(model, expr, at), expr)
     return UNKNOWN
 
 
-def _from_text(model: FileModel, text: str, depth: int) -> Value:
-    """A string annotation: its names mean what they mean at module level."""
+def _from_text(model: FileModel, text: str, at: ast.AST, depth: int) -> Value:
+    """A string annotation: its names mean what they mean where the string stands."""
     try:
         parsed = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
         return UNKNOWN
-    return _annotated(model, parsed, lambda expr: _global_name(model, expr), depth + 1)
+    return _annotated(model, parsed, at, depth + 1)
 
 
-def _global_name(model: FileModel, expr: ast.expr) -> str:
-    """The dotted origin of a name that is not a node of the tree."""
+def _origin(model: FileModel, expr: ast.expr, at: ast.AST) -> str:
+    """The dotted origin of a name, also of one that was parsed from the string at a node."""
+    if model.has(expr):
+        return model.name_of(expr)
     match expr:
         case ast.Name(id=name):
-            return model.global_name(name)
+            return model.name_at(name, at)
         case ast.Attribute(value=value, attr=attr):
-            base = _global_name(model, value)
+            base = _origin(model, value, at)
             return model.canonical(f"{base}.{attr}") if base else ""
     return ""
 
 
-def _generic(model: FileModel, value: ast.expr, inner: ast.expr, lookup: Lookup, depth: int) -> Value:
-    name = lookup(value)
+def _generic(model: FileModel, value: ast.expr, inner: ast.expr, at: ast.AST, depth: int) -> Value:
+    name = _origin(model, value, at)
     if name == "typing.Optional":
-        return join(NONE, _annotated(model, inner, lookup, depth + 1))
+        return join(NONE, _annotated(model, inner, at, depth + 1))
     if name == "typing.Union" and isinstance(inner, ast.Tuple):
-        return join_all([_annotated(model, member, lookup, depth + 1) for member in inner.elts])
+        return join_all([_annotated(model, member, at, depth + 1) for member in inner.elts])
     if name in ("typing.Annotated", "typing.Final", "typing.ClassVar") or name.startswith("jaxtyping."):
         first = inner.elts[0] if isinstance(inner, ast.Tuple) and inner.elts else inner
-        return _annotated(model, first, lookup, depth + 1)
+        return _annotated(model, first, at, depth + 1)
     if name in SEQUENCES:
-        return _sequence(model, SEQUENCES[name], inner, lookup, depth)
+        return _sequence(model, SEQUENCES[name], inner, at, depth)
     if name in ("builtins.type", "typing.Type"):
-        member = _annotated(model, inner, lookup, depth + 1)
+        member = _annotated(model, inner, at, depth + 1)
         return Value(Kind.CLASS, name=member.name, cls=member.cls)
     return _by_name(model, name, value)
 
 
-def _sequence(model: FileModel, kind: Kind, inner: ast.expr, lookup: Lookup, depth: int) -> Value:
+def _sequence(model: FileModel, kind: Kind, inner: ast.expr, at: ast.AST, depth: int) -> Value:
     members = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-    values = [_annotated(model, member, lookup, depth + 1) for member in members]
+    values = [_annotated(model, member, at, depth + 1) for member in members]
     if kind is Kind.DICT:
         return Value(kind, item=values[-1])
     if kind is Kind.TUPLE:

@@ -5,8 +5,6 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torchlint.model.values import Kind
-
 if TYPE_CHECKING:
     from torchlint.model import FileModel
     from torchlint.model.classes import ClassInfo
@@ -62,7 +60,7 @@ def _named(model: FileModel, expr: ast.Name | ast.Attribute, inside: ast.ClassDe
                 yield from _by_name(model, model.canonical(scope.imports[expr.id]), depth)
             case ast.ClassDef() if node is not inside:
                 yield model.class_info(node)
-            case ast.Assign(targets=[ast.Name()], value=value):
+            case ast.Assign(targets=[ast.Name()], value=value) | ast.AnnAssign(value=ast.expr() as value):
                 yield from meant(model, value, inside, depth + 1)
             case ast.ClassDef():
                 continue
@@ -97,10 +95,16 @@ def _made_by_call(model: FileModel, expr: ast.Call, inside: ast.ClassDef | None,
         yield "builtins.tuple"
         return
     factory = model.function_named(expr.func)
-    if factory is not None:
-        # Its own summary, not the value at this place: the code around the class may be under way.
-        value = factory.returned()
-        if value.kind is Kind.CLASS:
-            yield value.cls or value.name
-            return
-    yield ""
+    if factory is None:
+        yield ""
+        return
+    # Only what its `return` statements spell: a class' bases must not wait for an analysis that is under way.
+    params = {arg.arg: arg for arg in factory.params}
+    for node in factory.own_nodes:
+        match node:
+            case ast.Return(value=ast.Name(id=name)) if name in params:
+                given = factory.argument(expr, params[name])
+                if given is not None:
+                    yield from meant(model, given, inside, depth + 1)
+            case ast.Return(value=ast.expr() as value):
+                yield from meant(factory.model, value, inside, depth + 1)
