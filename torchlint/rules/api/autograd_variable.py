@@ -108,7 +108,8 @@ def check(model: FileModel) -> Iterator[Hit]:
             yield Hit(
                 call, "`volatile` does nothing any more; use `with torch.no_grad():`", severity=Severity.WARNING)
         elif data is not None and model.value(data).attached and "requires_grad" not in options:
-            yield Hit(call, "`Variable` cuts this out of its graph; write `.detach()` if meant", plain(model, call, data))
+            yield Hit(
+                call, "`Variable` cuts this out of its graph; write `.detach()` if meant", plain(model, call, data))
         else:
             fix = plain(model, call, data) if data is not None and options.keys() <= KEYWORDS else None
             yield Hit(call, "`Variable` is a leftover of torch 0.3; use the tensor itself", fix)
