@@ -20,12 +20,10 @@ from torchlint.model.held import comment_says
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL411", "functional-dropout-without-training", Severity.ERROR, fix=Safety.SAFE,
-            triggers=("dropout", "rrelu", "batch_norm"))
+            triggers=("dropout", "scaled_dot"))
 CLAIM = OutputsDiffer()
 F = "torch.nn.functional."
-# function -> (position of p, position of training, default of training)
-FUNCTIONS = {F + name: (1, 2, True) for name in ("dropout", "dropout1d", "dropout2d", "dropout3d")} | {
-    F + "alpha_dropout": (1, 2, False), F + "feature_alpha_dropout": (1, 2, False), F + "rrelu": (99, 3, False)}
+FUNCTIONS = {F + name for name in ("dropout", "dropout1d", "dropout2d", "dropout3d")}
 ATTENTION = F + "scaled_dot_product_attention"
 ON_PURPOSE = ("monte", "mc drop", "always", "on purpose", "also at", "even at", "even in", "at inference",
               "in eval", "stays on")
@@ -143,7 +141,7 @@ CLEAN = [
         def forward(self, x, training=False):
             x = F.dropout(x, self.p, self.training)
             x = F.dropout(x, p=self.p, training=training)
-            x = F.dropout(x, p=0.0)
+            x = F.dropout(F.dropout(x, p=0.0), 0.1, True)
             if self.training:
                 x = F.dropout(x, p=0.1)
             p = self.p if self.training else 0.0
@@ -179,38 +177,20 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Calls of functional dropout in methods of Modules that are not tied to the module's mode."""
-    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "scaled_dot_product_attention"):
-        yield from calls(model, [call for call in model.nodes(ast.Call) if dotted(model, call) == F + name])
-    # the others are off by default: a literal True is what keeps them on
-    found = [call for call in model.nodes(ast.Call) if dotted(model, call) in FUNCTIONS]
-    yield from calls(model, [call for call in found if not FUNCTIONS[dotted(model, call)][2]])
-
-
-def dotted(model: FileModel, call: ast.Call) -> str:
-    """The canonical name of what is called; `torch.dropout` has no default for training."""
-    return model.name_of(call.func)
-
-
-def calls(model: FileModel, found: list[ast.Call]) -> Iterator[Hit]:
-    """The findings among calls of functions that drop values."""
-    for call in found:
+    for call in model.nodes(ast.Call):
+        name = model.name_of(call.func)
+        if name not in FUNCTIONS and name != ATTENTION:
+            continue
         cls, method = model.class_of(call), model.function(call)
         if cls is None or not cls.is_module or method is None or not method.self_name:
             continue
-        name = dotted(model, call)
-        if name == ATTENTION:
-            given = argument(call, 4, "dropout_p")
-            if given is None or is_zero(model.value(given)) or follows_mode(model, method, call, given):
-                continue
-        else:
-            at_p, at_training, on = FUNCTIONS[name]
-            training = argument(call, at_training, "training")
-            if not on if training is None else not literal_true(training):
-                continue
-            given = argument(call, at_p, "p")
-            if given is not None and (is_zero(model.value(given)) or follows_mode(model, method, call, given)):
-                continue
         if any(isinstance(arg, ast.Starred) for arg in call.args) or any(k.arg is None for k in call.keywords):
+            continue
+        given = argument(call, 4, "dropout_p") if name == ATTENTION else argument(call, 1, "p")
+        # whoever says `training=True` means it
+        if given is None if name == ATTENTION else argument(call, 2, "training") is not None:
+            continue
+        if given is not None and (is_zero(model.value(given)) or follows_mode(model, method, call, given)):
             continue
         if under_mode(model, method, call) or comment_says(cls, model.statement(call), ON_PURPOSE):
             continue
@@ -224,11 +204,6 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
         if keyword.arg == name:
             return keyword.value
     return call.args[position] if position < len(call.args) else None
-
-
-def literal_true(node: ast.expr) -> bool:
-    """The constant True."""
-    return isinstance(node, ast.Constant) and node.value is True
 
 
 def is_zero(value: Value) -> bool:
@@ -287,7 +262,4 @@ def follow(model: FileModel, method: FunctionInfo, call: ast.Call, name: str, gi
             return None
         text = f"{edits.source_of(model, given)} if {mode} else 0.0"
         return edits.repair(f"Use {mode}", edits.replace(model, given, text))
-    training = argument(call, FUNCTIONS[name][1], "training")
-    if training is not None:
-        return edits.repair(f"Use {mode}", edits.replace(model, training, mode), safety=Safety.UNSAFE)
     return edits.repair(f"Use {mode}", edits.add_keyword_argument(model, call, f"training={mode}"))
