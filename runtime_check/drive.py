@@ -6,6 +6,7 @@ made up from the text. Every run starts from fresh objects and seeded random gen
 from __future__ import annotations
 
 import ast
+import dataclasses
 import itertools
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -18,15 +19,17 @@ from torch import nn
 from runtime_check.calls import CallGraph, Owner, Site
 from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example, differentiable, examples
+from runtime_check.lazy import fallback
 from runtime_check.made import Maker
 from runtime_check.modules import CannotBuild, running
 from runtime_check.slices import Arguments, Slice, cut, run_at_top, run_in_function
 from runtime_check.specs import Assignment
-from runtime_check.standins import surroundings
+from runtime_check.standins import is_heavy, smaller_constant, surroundings
 
 Hints = Mapping[str, Callable[[], object]]
 CHAIN = 3  # how many calls up an argument is followed
 PER_LEVEL = 4  # call sites tried at each level
+FORMS = 4  # forms of made-up data tried in scripts
 ITEMS = 64  # values taken from a generator that the target returns
 
 
@@ -132,12 +135,16 @@ class Driver:
         self.space, self.seed = space, seed
         self.graph = CallGraph(space.tree)
 
-    def fresh(self, action: Callable[[], object]) -> Callable[[], object]:
-        """`action` in fresh surroundings; a generator that it returns is run through."""
+    def fresh(self, action: Callable[[], object], *, choice: int = 0, small: bool = False) -> Callable[[], object]:
+        """`action` in fresh surroundings; a generator that it returns is run through.
+
+        `choice` picks among the likely forms of data that cannot be read, `small` makes options small.
+        """
 
         def run() -> object:
-            with surroundings(self.space.path, self.seed):
+            with surroundings(self.space.path, self.seed, small=small, cuda="cuda" in self.space.text):
                 self.space.reset()
+                self.space.fallback = lambda name: fallback(self.space, name, choice)
                 result = action()
                 if isinstance(result, types.GeneratorType):
                     return list(itertools.islice(result, ITEMS))
@@ -241,10 +248,23 @@ class Driver:
         names = [qualname, *([holder] if holder in self.graph.classes else ()),
                  *(owner.name for owner in self.callers(qualname))]
         if any(site.owner is None for name in names for site in self.graph.sites(name)):
-            yield Drive("the file run as a script", self.fresh(self._run_script), "script")
+            yield from self.scripts()
 
-    def _run_script(self) -> object:
+    def scripts(self) -> Iterator[Drive]:
+        """The whole file as a script: as it is, with small sizes, with other forms of made-up data."""
+        label = "the file run as a script"
+        ways = [Drive(label, self.fresh(self._run_script), "script"),
+                Drive(f"{label}, with small sizes", self.fresh(partial(self._run_script, True), small=True), "script")]
+        yield from reversed(ways) if is_heavy(self.space.tree) else ways
+        for choice in range(1, FORMS):
+            if any("is made up" in text for text in self.space.skipped):
+                run = self.fresh(partial(self._run_script, True), choice=choice, small=True)
+                yield Drive(f"{label}, with data of form {choice + 1}", run, "script")
+
+    def _run_script(self, small: bool = False) -> object:
         for step in self.space.steps:
+            if small:
+                step = dataclasses.replace(step, node=smaller_constant(step.node))
             pinned = bool(step.binds) and step.binds <= self.space.pins.keys()
             if step.index not in self.space.done and not pinned:
                 self.space.run_strictly(step)
@@ -273,4 +293,4 @@ class Driver:
 
     def script(self, target: Target) -> Iterator[Drive]:
         """Drives for top-level code."""
-        yield Drive("the file run as a script", self.fresh(self._run_script), "script")
+        yield from self.scripts()

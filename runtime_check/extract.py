@@ -13,13 +13,13 @@ import copy
 import linecache
 import os
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from runtime_check import placeholder
 from runtime_check.placeholder import USER_FILES, Missing, MissingError
-from runtime_check.project_loader import Loader, ModuleProxy, importer, register, star_names
+from runtime_check.project_loader import Loader, ModuleProxy, importer, opener, register, star_names
 from runtime_check.statements import (
     Step,
     bound,
@@ -83,6 +83,7 @@ class Namespace:
         self.running: list[int] = []
         self.done: set[int] = set()
         self.failed: dict[str, BaseException] = {}
+        self.fallback: Callable[[str], object] | None = None  # a value for a name whose statement failed
         self.loader = loader or Loader(path, roots, _namespace)
         self.loader.spaces.setdefault(os.path.abspath(path), self)
         self.package = self.loader.package(path)
@@ -114,6 +115,7 @@ class Namespace:
         name = self.loader.dotted(self.path)
         own = dict(vars(builtins))
         own["__import__"] = importer(self)
+        own["open"] = opener(self.path, self.note)
         with self.busy(len(self.steps)):
             self.globals.update({
                 "__name__": name, "__file__": self.path, "__package__": self.package, "__builtins__": own,
@@ -233,7 +235,7 @@ class Namespace:
             try:
                 self.execute([step.node])
             except (Exception, SystemExit) as error:
-                if not self._without_decorators(step.node, error):
+                if not self._fall_back(step, error) and not self._without_decorators(step.node, error):
                     self._replace(step, error)
 
     def _without_decorators(self, node: ast.stmt, error: BaseException) -> bool:
@@ -254,7 +256,24 @@ class Namespace:
         self.done.add(step.index)
         with self.busy(step.index):
             self._prepare(step.node)
-            self.execute([step.node])
+            try:
+                self.execute([step.node])
+            except Exception as error:
+                if not self._fall_back(step, error):
+                    raise
+
+    def _fall_back(self, step: Step, error: BaseException) -> bool:
+        """Gives the names of a failed statement stand-ins; False if one of them has none."""
+        if self.fallback is None or not step.binds or isinstance(step.node, _LASTING):
+            return False
+        values = {name: self.fallback(name) for name in step.binds}
+        if any(value is None for value in values.values()):
+            return False
+        for name, value in values.items():
+            dict.__setitem__(self.globals, name, value)
+        names = ", ".join(f"`{name}`" for name in sorted(values))
+        self.note(f"{names} of line {step.node.lineno} is made up ({type(error).__name__}: {error})")
+        return True
 
     def execute(self, nodes: list[ast.stmt]) -> None:
         """Runs statements in this namespace, keeping file name and lines. Raises what they raise."""

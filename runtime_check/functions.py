@@ -13,6 +13,7 @@ from runtime_check import names
 from runtime_check.blame import Context
 from runtime_check.guess import Asked
 from runtime_check.inputs import InputGuesser
+from runtime_check.modules import CannotBuild, explain
 from runtime_check.repair import repairs
 from runtime_check.search import Failure, Search
 from runtime_check.specs import OMIT, Assignment, Const, Spec
@@ -116,10 +117,13 @@ def examples(cls: Any, budget_s: float) -> Iterator[Example]:
         return repairs(Context(chosen, failure, cls.forward, candidates))
 
     search = Search(run, repair, budget_s)
+    none = True
     for found in itertools.islice(search.results(starts), 6):
         if found.operations > 1 and any(True for _ in _tensors(found.value)):
-            chosen = found.arguments
+            chosen, none = found.arguments, False
             yield Example(chosen.label, lambda chosen=chosen: positional(chosen), cls)  # type: ignore[misc]
+    if none:
+        raise CannotBuild(explain(f"{cls.__name__}.apply", search.failure))
 
 
 def positional(chosen: Assignment) -> tuple[Any, ...]:
@@ -164,6 +168,7 @@ def calls(function: Callable[..., Any], owner: type | None, budget_s: float, *, 
     if starts is None or candidates is None:
         starts, candidates = ArgumentGuesser(function, owner).starts()
     stopped: list[tuple[Assignment, int]] = []
+    none = True
 
     def run(chosen: Assignment) -> Any:
         before()
@@ -179,9 +184,13 @@ def calls(function: Callable[..., Any], owner: type | None, budget_s: float, *, 
 
     search = Search(run, repair, budget_s)
     for found in search.results(starts):
+        none = False
         yield Call(found.arguments, True, found.operations)
         if stopped:
             yield Call(stopped[0][0], False, stopped[0][1])
             stopped.clear()
     for chosen, operations in sorted(stopped, key=lambda item: -item[1])[:2]:
+        none = False
         yield Call(chosen, False, operations)
+    if none:
+        raise CannotBuild(explain(getattr(function, "__qualname__", str(function)), search.failure))

@@ -120,7 +120,7 @@ class Guesser:
             yield Tensor((names.WIDTH,))
         elif issubclass(hint, enum.Enum):
             yield from map(Const, hint)
-        elif hint in (torch.device, torch.dtype):
+        elif hint is torch.device or hint is torch.dtype:
             yield Const(torch.device("cpu") if hint is torch.device else torch.float32)
         elif hint is nn.ModuleList:
             yield Made("nn.ModuleList([nn.Identity(), nn.Identity()])",
@@ -348,6 +348,8 @@ def settings_for(use: Usage, guarded: frozenset[str]) -> Settings:
             values[name] = next((item for item in inner.equals if isinstance(item, str) and item), "example")
         elif inner.attributes and not inner.is_tensor:
             values[name] = settings_for(inner, guarded)
+        elif inner.truth and not (inner.arithmetic or inner.roles or inner.calls):
+            values[name] = names.flag(name)
         elif inner.element is not None or inner.length:
             value = of_name(name.rstrip("s"))
             values[name] = [value, value]

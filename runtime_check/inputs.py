@@ -385,7 +385,7 @@ HEAD = 4
 
 
 def variations(base: Assignment, candidates: dict[str, list[Spec]]) -> Iterator[Assignment]:
-    """The base, then all tensors changed together to the same form, then one parameter after the other."""
+    """The base, then all tensors changed together to the same form, then the next candidate of each parameter."""
     yield base
     wanted = [name for name in candidates if isinstance(base.get(name), Tensor)]
     forms = [item for item in candidates[wanted[0]] if isinstance(item, Tensor)] if wanted else []
@@ -394,9 +394,10 @@ def variations(base: Assignment, candidates: dict[str, list[Spec]]) -> Iterator[
         for name in wanted:
             changed = changed.put(name, _like(form, [item for item in candidates[name] if isinstance(item, Tensor)]))
         yield changed
-    for name, options in candidates.items():
-        for option in options[1:]:
-            yield base.put(name, option)
+    for index in range(1, max(map(len, candidates.values()), default=0)):
+        for name, options in candidates.items():
+            if index < len(options):
+                yield base.put(name, options[index])
 
 
 def _like(form: Tensor, options: list[Tensor]) -> Tensor:

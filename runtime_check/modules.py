@@ -64,7 +64,8 @@ def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], 
             found = True
             yield Made(item.arguments, lambda item=item: run(item.arguments))  # type: ignore[misc]
     if not found:
-        raise CannotBuild(explain(cls.__name__, search.failure)) from (search.failure and search.failure.error)
+        cause = search.failure.error if search.failure is not None else None
+        raise CannotBuild(explain(cls.__name__, search.failure)) from cause
 
 
 def construction_candidates(cls: type,

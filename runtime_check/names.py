@@ -14,11 +14,12 @@ WIDTH, HEADS, DEPTH, LENGTH, IMAGE, VOCABULARY, CLASSES, BATCH = 16, 4, 2, 16, 3
 TABLE: list[tuple[str, Any]] = [
     (r"kernel|ksize|filter_size|^ks?$|^kernel_?size", 3),
     (r"^(layer_?|block_?|level_?)?(idx|index|id)$|layer_(idx|id|index|num(ber)?)$|_idx$|_index$", 0),
+    (r"interval|freq(uency)?$|every|period|patience|log_?step", 2),
     (r"(num|n)_?patches", 16),
     (r"patch", 4),
     (r"window|^ws$", 4),
     (r"(img|image|resolution|spatial|crop|grid|input_res|feat)(_?size|_?res(olution)?)|^(img|image|resolution)$|img_dim"
-     r"|^(height|width|[hw])$|frame_size", IMAGE),
+     r"|^(height|width|[hw])$|frame_size|(img|hr|lr|image|crop|input)_(height|width|[hw])$", IMAGE),
     (r"vocab|(num|n)_?(tokens?|embeddings?|words|items|nodes|users|entities|chars|codes)|dict(ionary)?_size|^ntokens?$"
      r"|codebook_size|num_embed$|^n_?vocab", VOCABULARY),
     (r"batch_?size|^bs$|^batch$|^b$", BATCH),
@@ -61,11 +62,12 @@ FLAGS = re.compile(
     r"|training|normalize|track\w*|fused|flash\w*|learnable|trainable|pretrained|reverse|shuffle|deterministic|debug"
     r"|shortcut|downsample|upsample|final|first|last|cross|qkv_bias|elementwise_affine|norm_first|ceil_mode|transpose"
     r"|shift|downscale|relative|symmetric|stochastic|gated|checkpoint\w*|dynamic|cached|normalized|masked|bn|self_loops"
-    r"|decoder|cosine|half|add_self_loops|root_weight|cls_token|class_token|fast|linear|complex|quiet|lazy|sparse)$"
+    r"|dry_run|no_\w+|distributed|amp|fp16|bf16|evaluate|resume|cuda|mps|accel|save_model|decoder|cosine|half|add_self_loops|root_weight|cls_token|class_token|fast|linear|complex|quiet|lazy|sparse)$"
     r"|_(bias|norm|flag|enabled|first|only|affine|free|residual|attn_bias)$"
 )
 #: Numbers that are no sizes: making them smaller would change what the code does.
 KEPT = re.compile(r"kernel|ksize|idx|index|stride|dilation|padding|ratio|mult|factor|expan|token_id|_id$|seed|eps")
+NO_FLAGS = re.compile(r"interval|freq|every|size|rate|level|path|_dir$|steps?$")
 TRUE = re.compile(r"bias|affine|residual|batch_?first|track|learnable|trainable|training")
 MODULES = re.compile(
     r"(^|_)(model|net|network|backbone|encoder|decoder|module|layer|fn|block|head|body|stem|trunk|generator|discriminator"
@@ -102,7 +104,8 @@ def number(name: str) -> int | float | None:
 
 def is_flag(name: str) -> bool:
     """Whether the name sounds like a switch."""
-    return FLAGS.search(snake(name)) is not None
+    text = snake(name)
+    return FLAGS.search(text) is not None and not NO_FLAGS.search(text)
 
 
 def flag(name: str) -> bool:
@@ -121,6 +124,8 @@ def smaller(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not is_size(name):
         return value
     small = number(name)
+    if small == IMAGE and not re.search("vocab|dict|token|embed|code", snake(name)):
+        small = 2 * IMAGE  # networks halve an image several times
     match value:
         case int() if small is not None and value > small:
             return small

@@ -20,6 +20,13 @@ DECORATED = (types.FunctionType, type, staticmethod, classmethod)
 TOUCHED: dict[str, None] = {}
 
 
+def known(name: str) -> Any:
+    """A small stand-in for a well-known name, or None."""
+    from runtime_check.outside import known as look_up  # imports torch, which loading alone does not need
+
+    return look_up(name)
+
+
 class MissingError(RuntimeError):
     """A placeholder was used where a real value is needed."""
 
@@ -50,7 +57,9 @@ class Missing:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        child = Missing(f"{self._name}.{name}", self._reason)
+        child = known(f"{self._name}.{name}")
+        if child is None:
+            child = Missing(f"{self._name}.{name}", self._reason)
         self.__dict__[name] = child
         return child
 

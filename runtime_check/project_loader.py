@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import io
 import os
 import sys
 import types
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime_check.outside import ALWAYS, known
 from runtime_check.placeholder import Missing
 
 if TYPE_CHECKING:
@@ -86,6 +88,26 @@ class PartlyMissing(types.ModuleType):
         if name in self._absent and not hasattr(real, name):
             return Missing(f"{real.__name__}.{name}", self._reason)
         return getattr(real, name)
+
+
+class Overlay(types.ModuleType):
+    """An installed package of which some names are replaced, because they would read files or the network."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        super().__init__(module.__name__)
+        self._real = module
+
+    def __getattr__(self, name: str) -> Any:
+        real = object.__getattribute__(self, "__dict__").get("_real")
+        if real is None:
+            raise AttributeError(name)
+        dotted = f"{real.__name__}.{name}"
+        if ALWAYS.match(dotted):
+            return known(dotted)
+        if not hasattr(real, name) and not _submodule(real.__name__, name):
+            return Missing(dotted, f"`{real.__name__}` has no `{name}` in this environment")
+        value = getattr(real, name)
+        return Overlay(value) if isinstance(value, types.ModuleType) else value
 
 
 class Loader:
@@ -316,6 +338,8 @@ def _real_import(name: str, wanted: Sequence[str], from_: bool, guarded: bool, s
         if name in SIMILAR:
             return importlib.import_module(SIMILAR[name])
         return _placeholder(name, bool(from_), error, space)
+    if name.partition(".")[0] == "torchvision":
+        return Overlay(module if from_ else sys.modules["torchvision"])
     absent = [item for item in wanted if not hasattr(module, item) and not _submodule(name, item)]
     if absent and not guarded:
         space.note(f"`{name}` has no `{absent[0]}` in this environment")
@@ -345,6 +369,25 @@ def _submodule(name: str, item: str) -> bool:
     except Exception:
         return False
     return True
+
+
+def opener(path: str, note: Callable[[str], None]) -> Callable[..., Any]:
+    """The `open` that code of a file sees. A file to read that is not here is looked for beside the code; a
+    text that is nowhere is made up, and `note` is told."""
+    folder = os.path.dirname(os.path.abspath(path))
+
+    def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, (str, os.PathLike)) and "r" in mode and "+" not in mode and not os.path.exists(file):
+            for place in (folder, os.path.dirname(folder)):
+                other = os.path.join(place, file)
+                if os.path.exists(other):
+                    return open(other, mode, *args, **kwargs)
+            if os.fspath(file).endswith(".txt") and "b" not in mode:
+                note(f"`{os.fspath(file)}` does not exist; its text is made up")
+                return io.StringIO("the quick brown fox jumps over the lazy dog and runs away\n" * 40)
+        return open(file, mode, *args, **kwargs)
+
+    return open_
 
 
 def star_names(module: Any) -> Iterator[str]:

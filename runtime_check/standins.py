@@ -1,20 +1,25 @@
-"""What code under test meets instead of the outside world: command lines, screens, devices it lacks.
+"""What code under test meets instead of the outside world: command lines, files and devices it lacks.
 
 `surroundings` is entered around every run. It seeds the random generators, answers `argparse` with
-defaults, keeps plots off the screen and CUDA calls on the CPU where there is no GPU, and puts
-everything back at the end.
+defaults, keeps CUDA calls on the CPU where there is no GPU, and puts everything back at the end.
 """
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
+import os
 import random
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import torch
+from torch.overrides import TorchFunctionMode
+
+from runtime_check import names
 
 
 def seed_all(seed: int) -> None:
@@ -27,13 +32,24 @@ def seed_all(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def surroundings(path: str, seed: int = 0) -> Iterator[None]:
-    """The world around one run of code from `path`."""
+def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = False) -> Iterator[None]:
+    """The world around one run of code from `path`. `small` shrinks the defaults of options; `cuda` says
+    that the code speaks of CUDA, whose calls then stay on the CPU where there is none."""
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(sys, "argv", [path]))
-        stack.enter_context(mock.patch.object(argparse.ArgumentParser, "parse_known_args", _parse_known_args))
+        parse = _parse_small if small else _parse_known_args
+        stack.enter_context(mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse))
         stack.enter_context(mock.patch.object(argparse.ArgumentParser, "error", _error))
+        if small:  # compiling takes longer than everything else together
+            stack.enter_context(mock.patch.object(torch, "compile", _not_compiled))
+        numpy = sys.modules.get("numpy")
+        for name in ("memmap", "fromfile", "load") if numpy is not None else ():
+            stack.enter_context(mock.patch.object(numpy, name, _reader(numpy, name)))
+        if cuda and not torch.cuda.is_available():
+            for name in ("synchronize", "set_device", "reset_peak_memory_stats", "manual_seed_all"):
+                stack.enter_context(mock.patch.object(torch.cuda, name, lambda *args, **kwargs: None))
+            stack.enter_context(OnCpu())
         seed_all(seed)
         torch.set_grad_enabled(True)
         try:
@@ -41,6 +57,29 @@ def surroundings(path: str, seed: int = 0) -> Iterator[None]:
         finally:
             torch.set_default_dtype(dtype)
             torch.set_grad_enabled(grad)
+
+
+def _not_compiled(model: Any = None, **options: object) -> Any:
+    return model if model is not None else lambda function: function
+
+
+class OnCpu(TorchFunctionMode):  # type: ignore[misc]
+    """Turns CUDA devices in calls of torch functions into the CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+            return args[0]
+        named = {key: _cpu(value) for key, value in (kwargs or {}).items()}
+        return func(*(_cpu(value) for value in args), **named)
+
+
+def _cpu(value: Any) -> Any:
+    match value:
+        case torch.device(type="cuda"):
+            return torch.device("cpu")
+        case str() if value == "cuda" or value.startswith("cuda:"):
+            return "cpu"
+    return value
 
 
 _real_parse = argparse.ArgumentParser.parse_known_args
@@ -61,9 +100,20 @@ def _parse_known_args(self: argparse.ArgumentParser, args: Any = None, namespace
     return found, rest
 
 
+def _parse_small(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+    """As above, with small sizes and counts."""
+    found, rest = _parse_known_args(self, args, namespace)
+    for name, value in vars(found).items():
+        setattr(found, name, names.smaller(name, value))
+    return found, rest
+
+
 def _plausible(action: argparse.Action) -> Any:
     if action.choices:
         return next(iter(action.choices))
+    listed = re.findall(r"[\w-]+", action.help or "") if "|" in (action.help or "") else []
+    if listed:
+        return "fake" if "fake" in listed else listed[0]
     if action.type in (int, float):
         return action.type(1)
     return "example" if action.type in (None, str) else None
@@ -71,3 +121,46 @@ def _plausible(action: argparse.Action) -> Any:
 
 def _error(self: argparse.ArgumentParser, message: str) -> None:
     raise ValueError(f"the command line cannot be parsed: {message}")
+
+
+def _reader(numpy: Any, name: str) -> Any:
+    """A numpy reader that gives random numbers for a file that does not exist."""
+    real = getattr(numpy, name)
+
+    def read(file: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, (str, os.PathLike)) and not os.path.exists(file) and "w" not in str(kwargs.get("mode", "")):
+            dtype = numpy.dtype(kwargs.get("dtype") or (args[0] if args and name != "load" else "float32"))
+            if dtype.kind in "iu":
+                return numpy.random.randint(0, names.VOCABULARY, 4096).astype(dtype)
+            return numpy.random.rand(64, names.WIDTH).astype(dtype)
+        return real(file, *args, **kwargs)
+
+    return read
+
+
+def is_heavy(tree: ast.Module) -> bool:
+    """Whether a script states sizes that take long on a CPU: options or constants far above the small ones."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="add_argument"), args=[*_, ast.Constant(value=str() as name)]):
+                values = [item.value for item in node.keywords if item.arg == "default"]
+                pairs = [(name.lstrip("-"), item) for item in values]
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                pairs = [(name, value)]
+            case _:
+                continue
+        for name, value in pairs:
+            number = value.value if isinstance(value, ast.Constant) else None
+            if type(number) is int and number >= 128 and names.smaller(name, number) != number:
+                return True
+    return False
+
+
+def smaller_constant(node: ast.stmt) -> ast.stmt:
+    """`n_layer = 12` with a small number in its place; any other statement as it is."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() as value)):
+            small = names.smaller(name, value)
+            if small != value:
+                return ast.copy_location(ast.Assign(node.targets, ast.copy_location(ast.Constant(small), node)), node)
+    return node

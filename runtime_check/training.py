@@ -15,6 +15,7 @@ from torch import nn
 from runtime_check import names, world
 from runtime_check.functions import ArgumentGuesser
 from runtime_check.guess import Asked
+from runtime_check.outside import Quiet
 from runtime_check.specs import Const, Made, Spec, Tensor
 from runtime_check.usage import Usage
 from runtime_check.world import BatchSpec, Recipe
@@ -47,8 +48,9 @@ class TrainingGuesser(ArgumentGuesser):
         return found
 
     def _required(self, asked: Asked) -> Iterator[Spec]:
-        yield from self.roles(asked)
-        yield from super()._required(asked)
+        role = list(self.roles(asked))
+        yield from role
+        yield from itertools.islice(super()._required(asked), 2 if role else None)
 
     def roles(self, asked: Asked) -> Iterator[Spec]:
         """Objects of the current world that a parameter of this name and use stands for."""
@@ -65,7 +67,7 @@ class TrainingGuesser(ArgumentGuesser):
         elif world.LOSSES.search(text) and not use.is_tensor and not use.arithmetic:
             yield from (Made(f"nn.{kind.__name__}()", kind) for kind in LOSS_KINDS)
         elif world.LOGS.search(text):
-            yield Made("a silent logger", world.Quiet)
+            yield Made("a silent logger", Quiet)
         elif world.DEVICES.search(text):
             yield from (Const(torch.device("cpu")), Const("cpu"))
         elif world.RANKS.search(text) or text == "world_size":
@@ -112,9 +114,10 @@ class TrainingGuesser(ArgumentGuesser):
             x = inputs[0] if inputs else Tensor((names.BATCH, names.WIDTH))
             targets = world.targets_for(recipe.output, recipe.inputs)
             for y in targets:
-                yield from self._forms(use, x, y, inputs, single)
+                yield from self.forms(use, x, y, inputs, single)
 
-    def _forms(self, use: Usage, x: Tensor, y: Spec, inputs: list[Tensor], single: bool) -> Iterator[BatchSpec]:
+    def forms(self, use: Usage, x: Tensor, y: Spec, inputs: list[Tensor], single: bool) -> Iterator[BatchSpec]:
+        """Batches of inputs and targets in the form that the code takes apart."""
         if use.keys:
             parts = tuple((key, y if LABELS.search(names.snake(key)) else x) for key in use.keys)
             yield BatchSpec(tuple(item for _, item in parts), "dict", tuple(key for key, _ in parts), single=single)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from runtime_check import names
+from runtime_check.outside import Quiet
 from runtime_check.specs import Assignment, Spec, Tensor
 
 COUNT = 4  # batches of a loader
@@ -28,34 +29,6 @@ LOGS = re.compile(r"writer|logger|(^|_)log$|wandb|tensorboard|(^|_)tb$|pbar|prog
                   r"|tracker|monitor|console")
 DEVICES = re.compile(r"^(device|dev|gpu|cuda_device|map_location)$")
 RANKS = re.compile(r"^(local_|global_)?rank$|^gpu_id$|^local_rank$")
-
-
-class Quiet:
-    """A logger, writer or progress bar: takes every call and keeps nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __call__(self, *args: object, **kwargs: object) -> Quiet:
-        return self
-
-    def __enter__(self) -> Quiet:
-        return self
-
-    def __exit__(self, *details: object) -> None: ...
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def __setitem__(self, key: object, value: object) -> None: ...
-
-    def __format__(self, spec: str) -> str:
-        return "0"
-
-    def __float__(self) -> float:
-        return 0.0
 
 
 class Batches(list[Any]):

@@ -170,8 +170,14 @@ def try_function(path: str, name: str) -> dict[str, Any]:
     space.resolve(name)
     result: dict[str, Any] = {"load": True, "construct": True}
     last: BaseException | None = None
-    for count, example in enumerate(build_function_class(space, name)):
-        if count > 6:
+    tried = build_function_class(space, name)
+    for _ in range(8):
+        try:
+            example = next(tried)
+        except StopIteration:
+            break
+        except Exception as error:
+            last = last or error
             break
         try:
             value = example.call()
@@ -199,7 +205,7 @@ def try_loop(path: str, name: str) -> dict[str, Any]:
     line = line_of_backward(ast.parse(text), name)
     target = target_at(text, line)
     result: dict[str, Any] = {"load": True, "construct": True}
-    seen = 0
+    seen, watching = 0, False
     real = torch.Tensor.backward
 
     class Enough(BaseException):
@@ -207,20 +213,29 @@ def try_loop(path: str, name: str) -> dict[str, Any]:
 
     def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal seen
-        seen += sys._getframe(1).f_code.co_filename == path
-        if seen >= 4:
+        seen += watching and sys._getframe(1).f_code.co_filename == path
+        if watching and seen >= 4:
             raise Enough
         return real(self, *args, **kwargs)
 
+    def too_long(*details: object) -> None:
+        raise TimeoutError("the run took too long")
+
+    signal.signal(signal.SIGALRM, too_long)
     torch.Tensor.backward = counting
     for count, drive in enumerate(drives(space, target)):
         before = seen
         try:
+            watching = True
+            signal.setitimer(signal.ITIMER_REAL, 2.5)
             drive.run()
         except Enough:
             pass
         except Exception as error:
             result["error"] = f"{drive.label}: {type(error).__name__}: {error}"
+        finally:
+            watching = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
         if seen > before:
             result.update(forward=True, label=f"{drive.kind}: {drive.label}")
         if seen >= 4 or (seen > 1 and count > 3):

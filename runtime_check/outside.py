@@ -1,0 +1,282 @@
+"""Small stand-ins for well-known packages that code under test reads data from or reports to.
+
+Data sets of images that need no files, transforms of tensors, progress bars that pass items through,
+environments with random observations, and loggers and plots that keep nothing. `known(name)` gives
+the stand-in for a dotted name, or None.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+QUIET = re.compile(
+    r"^(wandb|mlflow|comet_ml|visdom|loguru|matplotlib|seaborn|IPython|tensorboardX|tensorboard|tensorboard_logger|clearml"
+    r"|neptune|aim|swanlab|colorama|termcolor|tabulate|rich|torch\.utils\.tensorboard|torchvision\.utils|sacred)(\.|$)"
+)
+LENGTH = 160  # items of a data set
+
+
+class Quiet:
+    """A logger, plot or writer: takes every call and keeps nothing."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
+        if len(args) == 1 and not kwargs and callable(args[0]) and not isinstance(args[0], nn.Module):
+            return args[0]  # used as a decorator
+        return self
+
+    def __enter__(self) -> Quiet:
+        return self
+
+    def __exit__(self, *details: object) -> None: ...
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __len__(self) -> int:
+        return 0
+
+    def __setitem__(self, key: object, value: object) -> None: ...
+
+    def __getitem__(self, key: object) -> Quiet:
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return "0"
+
+    def __float__(self) -> float:
+        return 0.0
+
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    __radd__ = __add__
+
+
+class Bar:
+    """A progress bar: passes the items through."""
+
+    def __init__(self, items: Any = (), *args: object, **kwargs: Any) -> None:
+        self.items = items if items is not None else range(kwargs.get("total") or 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *details: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None
+
+    @staticmethod
+    def write(*args: object, **kwargs: object) -> None: ...
+
+
+class Images(torch.utils.data.Dataset):  # type: ignore[misc]
+    """Random images with class numbers, of the size that the named data set has."""
+
+    size, classes_count = (3, 64, 64), 10
+
+    def __init__(self, *args: object, transform: Any = None, target_transform: Any = None, **kwargs: object) -> None:
+        self.transform, self.target_transform = transform, target_transform
+        shape = self.size[1:] if self.size[0] == 1 else self.size
+        self.data = torch.randint(0, 256, (LENGTH, *shape), dtype=torch.uint8)
+        self.targets = self.labels = torch.arange(LENGTH) % self.classes_count
+        self.classes = [str(item) for item in range(self.classes_count)]
+        self.class_to_idx = {name: item for item, name in enumerate(self.classes)}
+        self.imgs = self.samples = [(f"{item}.png", int(label)) for item, label in enumerate(self.targets)]
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        if not 0 <= int(index) < LENGTH:
+            raise IndexError(index)
+        image: Any = (self.data[index].float() / 255).reshape(self.size)
+        label: Any = int(self.targets[index])
+        if callable(self.transform):
+            image = self.transform(picture(image, self.transform))
+        return image, self.target_transform(label) if callable(self.target_transform) else label
+
+
+def picture(image: torch.Tensor, transform: Any) -> Any:
+    """The image as the transform wants it: a tensor for our own transforms, a PIL image for installed ones."""
+    if type(transform).__module__ == __name__:
+        return image
+    try:
+        from torchvision.transforms.functional import to_pil_image  # type: ignore[import-not-found,unused-ignore]
+
+        return to_pil_image(image)
+    except Exception:
+        return image
+
+
+def images_of(name: str) -> type[Images]:
+    """The class that stands for a data set of torchvision."""
+    small = {"size": (1, 28, 28)} if "MNIST" in name or name == "USPS" else {}
+    if name.startswith(("CIFAR", "SVHN")):
+        small = {"size": (3, 32, 32)}
+    count = 100 if name == "CIFAR100" else 47 if name == "EMNIST" else 10
+    return type(name, (Images,), {**small, "classes_count": count})
+
+
+class Transform:
+    """A transform of image tensors; one of an unknown kind changes nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args, self.kwargs = args, kwargs
+
+    def __call__(self, image: Any) -> Any:
+        return image
+
+
+class Compose(Transform):
+    def __call__(self, image: Any) -> Any:
+        for step in self.args[0] if self.args else self.kwargs.get("transforms", ()):
+            image = step(image)
+        return image
+
+
+class Resize(Transform):
+    """Also for crops: whatever size is asked for comes out."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        size = self.args[0] if self.args else self.kwargs.get("size", 64)
+        pair = (size, size) if isinstance(size, int) else tuple(size)[:2] if len(size) > 1 else (size[0], size[0])
+        return nn.functional.interpolate(image[None], pair)[0]
+
+
+class Normalize(Transform):
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        given = [*self.args[:2], *(self.kwargs[key] for key in ("mean", "std") if key in self.kwargs)]
+        mean, std = (torch.as_tensor(item).float().reshape(-1, 1, 1) for item in given)
+        return (image - mean) / std
+
+
+class Grayscale(Transform):
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return image.mean(0, keepdim=True)
+
+
+class Lambda(Transform):
+    def __call__(self, image: Any) -> Any:
+        return next(iter([*self.args, *self.kwargs.values()]))(image)
+
+
+TRANSFORMS = {"Compose": Compose, "Resize": Resize, "Scale": Resize, "CenterCrop": Resize, "RandomCrop": Resize,
+              "RandomResizedCrop": Resize, "Normalize": Normalize, "Grayscale": Grayscale, "Lambda": Lambda}
+
+
+class Vision(nn.Module):  # type: ignore[misc]
+    """A small network with the parts that code takes from the models of torchvision."""
+
+    def __init__(self, *args: object, num_classes: int = 1000, **kwargs: object) -> None:
+        super().__init__()
+        first, second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.features = nn.Sequential(first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU())
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.fc = nn.Linear(16, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        head = getattr(self, "classifier", self.fc)
+        return head(self.flatten(self.avgpool(self.features(x))))
+
+
+class Residual(nn.Module):  # type: ignore[misc]
+    """As above, for networks of the residual family."""
+
+    def __init__(self, *args: object, num_classes: int = 1000, **kwargs: object) -> None:
+        super().__init__()
+        self.conv1, self.bn1, self.relu = nn.Conv2d(3, 64, 3, 2, 1), nn.BatchNorm2d(64), nn.ReLU()
+        self.maxpool = nn.MaxPool2d(2)
+        self.layer1, self.layer2, self.layer3, self.layer4 = (nn.Conv2d(64, 64, 1) for _ in range(4))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(64, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))
+
+
+class Environment:
+    """An environment with four observed numbers and two actions; an episode takes ten steps."""
+
+    class Space:
+        """Both an observation and an action space."""
+
+        shape, n, high, low = (4,), 2, [1.0] * 4, [-1.0] * 4
+
+        def sample(self) -> int:
+            return 0
+
+    observation_space = action_space = Space()
+    spec = type("Spec", (), {"reward_threshold": 100.0, "max_episode_steps": 10})()
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        self.steps = 0
+
+    def _look(self) -> Any:
+        return torch.rand(4).numpy()
+
+    def reset(self, *args: object, **kwargs: object) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return self._look(), {}
+
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self._look(), 1.0, self.steps >= 10, False, {}
+
+    def seed(self, *args: object) -> None: ...
+
+    def render(self, *args: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def subplots(*args: object, **kwargs: object) -> tuple[Quiet, Quiet]:
+    """A figure and its axes."""
+    return Quiet(), Quiet()
+
+
+RULES: list[tuple[str, Callable[[str], Any]]] = [
+    (r"^torchvision\.datasets\.(\w+)$", images_of),
+    (r"^torchvision\.transforms(?:\.v2)?\.([A-Z]\w+)$", lambda name: TRANSFORMS.get(name, Transform)),
+    (r"^torchvision\.models\.(?:\w+\.)?([a-z]\w+)$", lambda name: Residual if "res" in name else Vision),
+    (r"^tqdm(?:\.\w+)*\.(tqdm|track)$|^rich\.progress\.(track)$", lambda name: Bar),
+    (r"^tqdm(?:\.\w+)*\.(trange)$", lambda name: lambda *args, **kwargs: Bar(range(*args))),
+    (r"^(?:gym|gymnasium)\.(make)$", lambda name: Environment),
+    (r"^matplotlib\.pyplot\.(subplots)$", lambda name: subplots),
+]
+#: Names that are replaced also where the package is installed, because using them needs files or a network.
+ALWAYS = re.compile(r"^torchvision\.datasets\.[A-Z]\w+$")
+
+
+def known(name: str) -> Any:
+    """The stand-in for a dotted name, or None."""
+    for pattern, make in RULES:
+        match = re.match(pattern, name)
+        if match is not None:
+            return make(next(item for item in match.groups() if item))
+    return Quiet() if QUIET.match(name) else None
