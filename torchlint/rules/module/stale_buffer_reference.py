@@ -102,9 +102,11 @@ EXAMPLES = [
                 mean = torch.zeros(size)
                 self.register_buffer("mean", mean)
                 self.register_buffer("std", torch.ones(size))
+                self.stats = ("mean", "std")
+                self.center = "mean"
 
             def forward(self, x):
-                return (x - self.mean) / self.std
+                return (x - getattr(self, self.center)) / getattr(self, self.stats[1])
 
 
         norm = Norm().double()
