@@ -32,17 +32,17 @@ EXAMPLES = [
 
 
         class Calibrator(nn.Module):
-            def __init__(self, classes=4, dtype=torch.float64):
+            def __init__(self, start, dtype=torch.float64):
                 super().__init__()
                 self.temperature = nn.Parameter(torch.ones(1, dtype=dtype))
-                self.shift = nn.Parameter(torch.zeros(classes), requires_grad=True).to(dtype)  #!
-                self.scale = nn.Parameter(torch.ones(classes)) * 0.5  #!
+                self.shift = nn.Parameter(start, requires_grad=True).to(dtype)  #!
+                self.scale = nn.Parameter(torch.ones(4)) * 0.5  #!
 
             def forward(self, logits):
                 return logits / self.temperature * self.scale + self.shift
 
 
-        print([name for name, _ in Calibrator().named_parameters()])
+        print([name for name, _ in Calibrator(torch.zeros(4)).named_parameters()])
         """,
         good="""
         import torch
@@ -50,17 +50,17 @@ EXAMPLES = [
 
 
         class Calibrator(nn.Module):
-            def __init__(self, classes=4, dtype=torch.float64):
+            def __init__(self, start, dtype=torch.float64):
                 super().__init__()
                 self.temperature = nn.Parameter(torch.ones(1, dtype=dtype))
-                self.shift = nn.Parameter(torch.zeros(classes).to(dtype), requires_grad=True)
-                self.scale = nn.Parameter(torch.ones(classes) * 0.5)
+                self.shift = nn.Parameter(start.to(dtype), requires_grad=True)
+                self.scale = nn.Parameter(torch.ones(4) * 0.5)
 
             def forward(self, logits):
                 return logits / self.temperature * self.scale + self.shift
 
 
-        print([name for name, _ in Calibrator().named_parameters()])
+        print([name for name, _ in Calibrator(torch.zeros(4)).named_parameters()])
         """,
     ),
     Example(
