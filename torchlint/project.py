@@ -101,7 +101,12 @@ def absolute(module: str, level: int, package: str) -> str:
     return ".".join([*kept, module] if module else kept)
 
 
-def collect_bindings(statements: Iterable[ast.stmt], scope: Scope, package: str) -> None:
+def has_captures(text: str) -> bool:
+    """Whether expressions or patterns of a file may bind names; few files do, and looking for them costs."""
+    return ":=" in text or "match " in text
+
+
+def collect_bindings(statements: Iterable[ast.stmt], scope: Scope, package: str, captures: bool = True) -> None:
     """Record what statements bind in `scope`, through blocks but not into functions or classes."""
     stack = list(statements)[::-1]
     while stack:
@@ -139,7 +144,8 @@ def collect_bindings(statements: Iterable[ast.stmt], scope: Scope, package: str)
                 scope.bind(name, node)
             case ast.Delete() | ast.Expr() | ast.Return() | ast.Pass():
                 pass
-        collect_walrus(node, scope)
+        if captures:
+            collect_walrus(node, scope)
         stack.extend(block_children(node)[::-1])
 
 
@@ -205,7 +211,7 @@ class Project:
         folder = None if source.path.startswith("<") else Path(source.path).absolute().parent
         name, package = module_name(source.path)
         scope = Scope(source.tree, None)
-        collect_bindings(source.tree.body, scope, package)
+        collect_bindings(source.tree.body, scope, package, has_captures(source.text))
         return FileIndex(source, name, package, scope, folder)
 
     def search_dirs(self, folder: Path) -> tuple[Path, ...]:

@@ -56,8 +56,17 @@ def works() -> dict[str, Work]:
         "ast.parse": lambda source: ast.parse(source.text),
         "libcst.parse_module": lambda source: libcst.parse_module(source.text),
         "torchlint: parse and model": lambda source: FileModel(fresh(source), Project()),
+        "torchlint: every flow": lambda source: follow_everything(fresh(source)),
         "torchlint: every rule": lambda source: check(fresh(source), selection, Project()),
     }
+
+
+def follow_everything(source: Source) -> None:
+    """The model of a file with the flow of its own code and of every function, whether a rule asks or not."""
+    model = FileModel(source, Project())
+    model.flow()
+    for function in model.functions:
+        model.flow(function.node)
 
 
 def fresh(source: Source) -> Source:

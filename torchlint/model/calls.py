@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchlint import knowledge
@@ -150,7 +149,7 @@ def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, 
         flow = followed(run, func, env, grad)
     for event in flow.events:
         if is_heard(run, event):
-            run.flow.events.append(lifted_event(run, event.seen_from(node, run.loops, run.guards), node, flow))
+            run.flow.events.append(lifted_event(run, event, node, flow))
     if shares:
         for key, value in flow.end.items():
             if key.startswith(inner_self + ".") and value != env.get(key):
@@ -180,27 +179,30 @@ def is_heard(run: Run, event: Event) -> bool:
 
 def lifted(run: Run, value: Value, call: ast.AST, flow: Flow, depth: int = 0) -> Value:
     """A value of a helper as its caller sees it: the operations that the helper made belong to this call."""
+    if not flow.made:
+        return value
     changes: dict[str, Any] = {}
     if not flow.made.isdisjoint(value.graph):
         mine = {(call, node) for node in value.graph & flow.made}
         run.flow.made |= mine
         changes["graph"] = frozenset(mine) | (value.graph - flow.made)
-    if depth < 3:
-        if value.elements is not None:
-            changes["elements"] = tuple(lifted(run, part, call, flow, depth + 1) for part in value.elements)
-        if value.item is not None:
-            changes["item"] = lifted(run, value.item, call, flow, depth + 1)
-        if value.fields:
-            changes["fields"] = tuple((key, lifted(run, part, call, flow, depth + 1)) for key, part in value.fields)
+    if depth < 3 and (value.elements or value.item is not None or value.fields):
+        parts = [lifted(run, part, call, flow, depth + 1) for part in value.elements or ()]
+        if any(new is not old for new, old in zip(parts, value.elements or (), strict=True)):
+            changes["elements"] = tuple(parts)
+        item = lifted(run, value.item, call, flow, depth + 1) if value.item is not None else None
+        if item is not value.item:
+            changes["item"] = item
+        fields = [(key, lifted(run, part, call, flow, depth + 1)) for key, part in value.fields]
+        if any(new[1] is not old[1] for new, old in zip(fields, value.fields, strict=True)):
+            changes["fields"] = tuple(fields)
     return value.but(**changes) if changes else value
 
 
 def lifted_event(run: Run, event: Event, call: ast.AST, flow: Flow) -> Event:
-    """A helper's event with its values as the caller sees them."""
+    """A helper's event as the caller sees it, its values included."""
     target, value = lifted(run, event.target, call, flow), lifted(run, event.value, call, flow)
-    if target is event.target and value is event.value:
-        return event
-    return replace(event, target=target, value=value)
+    return event.seen_from(call, run.loops, run.guards, target, value)
 
 
 # Arguments of these kinds do not change what a function does with tensors.

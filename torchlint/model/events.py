@@ -45,9 +45,10 @@ class Event:
     inner: ast.AST | None = None
     depth: int = 0  # 0: in the function itself; more: in a helper that it calls
 
-    def seen_from(self, node: ast.AST, loops: tuple[ast.AST, ...], guards: tuple[tuple[ast.AST, bool], ...]) -> Event:
-        """The event of a helper, as it looks at the call that leads to it."""
-        return Event(self.what, node, self.target, self.value, self.args, self.name, self.path, self.via,
+    def seen_from(self, node: ast.AST, loops: tuple[ast.AST, ...], guards: tuple[tuple[ast.AST, bool], ...],
+                  target: Value, value: Value) -> Event:
+        """The event of a helper, as it looks at the call that leads to it, with its values as they look there."""
+        return Event(self.what, node, target, value, self.args, self.name, self.path, self.via,
                      loops + self.loops, guards + self.guards, self.grad, self.inner, max(self.depth, 1))
 
     def excludes(self, other: Event) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
-from torchlint.model.tree import FUNCTIONS
+from torchlint.model.tree import FUNCTIONS, children
 from torchlint.model.values import UNKNOWN, Grad, Kind, Value, join_all
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class FunctionInfo:
             found.append(node)
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
                 continue
-            stack.extend(list(ast.iter_child_nodes(node))[::-1])
+            stack.extend(children(node))
         return found
 
     @functools.cached_property

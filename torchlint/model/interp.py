@@ -260,7 +260,7 @@ def run_try(run: Run, node: ast.Try) -> None:
     run.block(node.body)
     if run.env is not None:
         run.block(node.orelse)
-    after = run.env
+    after: Env | None = run.env
     grad_after = run.grad
     for handler in node.handlers:
         run.grad = grad

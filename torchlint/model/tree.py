@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from torchlint.project import FileIndex, Scope, collect_bindings, target_names
+from torchlint.project import FileIndex, Scope, collect_bindings, has_captures, target_names
 
 Node = TypeVar("Node", bound=ast.AST)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -41,6 +41,22 @@ class Place:
     type_checking: bool = False
 
 
+def children(node: ast.AST) -> list[ast.AST]:
+    """The child nodes that anybody asks for, last first."""
+    kind = type(node)
+    fields = FIELDS.get(kind)
+    if fields is None:
+        fields = FIELDS[kind] = tuple(f for f in node._fields if f not in SKIPPED_FIELDS)[::-1]
+    found: list[ast.AST] = []
+    for name in fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            found.extend(child for child in reversed(value) if isinstance(child, ast.AST))
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
+
+
 class Tree:
     """The walked file. Nothing here knows about torch."""
 
@@ -48,6 +64,7 @@ class Tree:
         self.tree = tree
         self.index = index
         self.package = index.package
+        self.captures = has_captures(index.source.text)
         self.parents: dict[ast.AST, ast.AST] = {}
         self.places: dict[ast.AST, Place] = {}
         self.scopes: dict[ast.AST, Scope] = {}  # scope-making node -> its scope
@@ -101,7 +118,7 @@ class Tree:
                 inner["body"] = Place(function=node, class_=owner)
             case ast.ClassDef(body=body):
                 scope = Scope(node, None)
-                collect_bindings(body, scope, self.package)
+                collect_bindings(body, scope, self.package, self.captures)
                 self.scopes[node] = scope
                 inner["body"] = Place(function=place.function, class_=node, guards=place.guards)
             case ast.For() | ast.AsyncFor() | ast.While():
@@ -127,7 +144,7 @@ class Tree:
             if arg is not None:
                 scope.bind(arg.arg, arg)
         if not isinstance(node, ast.Lambda):
-            collect_bindings(node.body, scope, self.package)  # type: ignore[attr-defined]
+            collect_bindings(node.body, scope, self.package, self.captures)  # type: ignore[attr-defined]
         self.scopes[node] = scope
 
     def nodes(self, *types: type[Node]) -> list[Node]:
