@@ -120,11 +120,17 @@ def header(node: ast.stmt) -> Lines:
 
 
 def mapped(text: str, other: str, lines: Lines) -> Lines:
-    """Where lines of `text` are found in `other`, an edited form of it. Indentation is ignored."""
+    """Where lines of `text` are found in `other`, an edited form of it. Indentation is ignored.
+
+    What was deleted is taken to be where the line before it is.
+    """
     before = [line.strip() for line in text.splitlines()]
     after = [line.strip() for line in other.splitlines()]
     where: dict[int, tuple[int, int]] = {}
     for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag == "delete":
+            b1 = max([index for index in range(b1) if after[index]], default=0)
+            b2 = b1 + 1
         for number in range(a1, a2):
             where[number + 1] = (b1 + number - a1 + 1,) * 2 if tag == "equal" else (b1 + 1, max(b1 + 1, b2))
     spots = [where[n] for n in range(lines.first, lines.last + 1) if n in where]

@@ -58,11 +58,12 @@ class LineTrace:
     """Follows the executions of some statements of one file, given as (first, last) lines.
 
     `before(frame, index)` and `after(frame, index)` are called around each execution that does not
-    fail. Exceptions that pass through a statement are kept in `raised`. After `limit` executions of
-    one statement the run is ended by `Enough`.
+    fail. Exceptions that pass through a statement are kept in `raised`. When a statement has been run
+    `limit` times and is about to run again, the run is ended by `Enough`.
 
     `parts` gives, for some statements, the (line, byte, line, byte) range of an expression in it that
     need not be evaluated: executions that pass it by do not count. Python before 3.11 cannot tell.
+    `returned(name, value)` is called when a function around a statement returns.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class LineTrace:
         before: Watcher | None = None,
         after: Watcher | None = None,
         parts: Mapping[int, Range] | None = None,
+        returned: Callable[[str, object], None] | None = None,
     ) -> None:
+        self.returned = returned
         self.parts = dict(parts or {}) if sys.version_info >= (3, 11) else {}
         self.touched: set[FrameType] = set()
         self.ranges: dict[CodeType, list[tuple[int | None, ...]]] = {}
@@ -148,7 +151,11 @@ class LineTrace:
         if old >= 0 and (here != old or first == last):  # left, or a loop of this one line
             del self.inside[frame]
             self.done(frame, old)
+        if event == "return" and self.returned is not None and frame.f_code.co_name != "<module>":
+            self.safely(self.returned, frame.f_code.co_name, arg)
         if here >= 0 and frame not in self.inside:
+            if self.limit and self.hits[here] >= self.limit:
+                raise Enough
             self.inside[frame] = here
             self.tell(self.before, frame, here)
         return self.step
@@ -177,15 +184,16 @@ class LineTrace:
             self.failed.discard(frame)
             return
         self.tell(self.after, frame, index)
-        if self.limit and self.hits[index] >= self.limit:
-            raise Enough
 
     def tell(self, call: Watcher | None, frame: FrameType, index: int) -> None:
-        """Runs a callback, untraced as all that a tracer calls. Its failure must not look like the code's."""
-        if call is None:
-            return
+        """Runs a callback, untraced as all that a tracer calls."""
+        if call is not None:
+            self.safely(call, frame, index)
+
+    def safely(self, call: Callable[..., None], *args: object) -> None:
+        """Runs something of ours; its failure must not look like the code's."""
         try:
-            call(frame, index)
+            call(*args)
         except Exception as error:
             self.fault = error
             raise Enough from error

@@ -356,7 +356,9 @@ def test_lines_are_found_again_after_an_edit() -> None:
     text = "a = 1\nb = 2\nc = 3\n"
     assert mapped(text, "import x\na = 1\nwith y:\n    b = 2\nc = 3\n", Lines(2, 2)) == Lines(4, 4)
     assert mapped(text, "a = 1\nB = 4\nB += 1\nc = 3\n", Lines(2, 2)) == Lines(2, 3)
-    assert mapped(text, "a = 1\nc = 3\n", Lines(2, 2)) == Lines(2, 2)
+    assert mapped(text, "a = 1\n\nc = 3\n", Lines(2, 2)) == Lines(2, 2)
+    assert mapped(text, "a = 1\nc = 3\n", Lines(2, 2)) == Lines(1, 1)  # deleted: the line before
+    assert mapped("a = 1\n\nb = 2\n", "a = 1\n\n", Lines(3, 3)) == Lines(1, 1)
 
 
 def test_fixes_are_applied_with_their_imports() -> None:

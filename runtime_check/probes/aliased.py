@@ -11,8 +11,8 @@ import torch
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import graphs
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
-from runtime_check.probes.graph_grows import stores, value_of
 from runtime_check.probes.not_registered import owners, strays
+from runtime_check.probes.targets import stores, value_of
 
 STALE = "TL410"  # about references that a conversion does not follow
 
@@ -107,7 +107,6 @@ class Stale:
 
     run: Run
     modules: list[torch.nn.Module] = field(default_factory=list)
-    before: int = 0
     after: int = 0
     registered: int = 0
 
@@ -121,26 +120,27 @@ def measure_stale(bench: Bench, program: Program, way: Way) -> Stale:
 
     stale.run = bench.run(program, way, after=note)
     for module in stale.modules:
-        stale.before += len(strays(module, True))
-        module.to(torch.float64)
+        # The program itself may have converted it before: then the references are behind already.
+        now = {t.dtype for t in module.buffers() if t.is_floating_point()}
+        module.to(torch.float32 if torch.float64 in now else torch.float64)
         stale.after += len(strays(module, True))
-        stale.registered += sum(1 for t in module.buffers() if t.dtype == torch.float64)
+        stale.registered += sum(t.is_floating_point() for t in module.buffers())
     return stale
 
 
 def judge_stale(bench: Bench, bad: Stale, good: Stale | None) -> Outcome:
     """The outcome for second references to buffers."""
-    left = bad.after - bad.before
-    rows = [Evidence("references left behind by .to(float64)", str(left), "buffers converted", str(bad.registered))]
+    left = bad.after
+    rows = [Evidence("references left behind by a conversion", str(left), "buffers converted", str(bad.registered))]
     if not bad.modules:
         return cannot_tell("no module was found to work on the flagged statement", rows)
     if left <= 0:
-        return Outcome(Verdict.REFUTED, "after .to(float64) every reference is to a registered tensor", tuple(rows))
+        return Outcome(Verdict.REFUTED, "after a conversion every reference is to a registered tensor", tuple(rows))
     if good is not None and good.modules:
-        rows.append(Evidence("references left behind", str(left), bench.against, str(good.after - good.before)))
-        if good.after - good.before >= left:
+        rows.append(Evidence("references left behind", str(left), bench.against, str(good.after)))
+        if good.after >= left:
             return cannot_tell("so it is in the corrected program", rows)
-    why = f"after .to(float64) {left} references are to tensors that the module no longer uses"
+    why = f"after a conversion {left} references are to tensors that the module no longer uses"
     return Outcome(Verdict.CONFIRMED, why, tuple(rows))
 
 

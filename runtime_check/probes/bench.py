@@ -214,18 +214,29 @@ class Bench:
         after: trace.Watcher | None = None,
         fresh: bool = True,
         inspect: Callable[[object], None] | None = None,
+        returned: Callable[[str, object], None] | None = None,
         traced: bool = True,
     ) -> Run:
         """Runs a program one way, from a seeded state. What user code raises ends up in the run.
 
         `inspect` gets the value that the way returned, while the watches are still in place. A watcher
-        that fails raises: that is a failure of the check. An untraced run is undisturbed, and knows
+        that fails raises: that is a failure of the check. `returned` gets what the functions around the
+        watched statements return. An untraced run is undisturbed, and knows
         nothing of the watched statements.
         """
         run = Run(way.label)
         spots = [(spot.first, spot.last) for spot in program.spots]
         parts = {number: spot.part for number, spot in enumerate(program.spots) if spot.part is not None}
-        lines = trace.LineTrace(program.path, program.text, spots, limit=limit, before=before, after=after, parts=parts)
+        lines = trace.LineTrace(
+            program.path,
+            program.text,
+            spots,
+            limit=limit,
+            before=before,
+            after=after,
+            parts=parts,
+            returned=returned,
+        )
         started, refused = time.monotonic(), len(self.guard.stopped)
         with ExitStack() as stack:
             if fresh:

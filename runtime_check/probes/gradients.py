@@ -137,7 +137,7 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def measure(
-    bench: Bench, program: Program, way: Way, *, keep_saved: bool = False, after: Watcher | None = None
+    bench: Bench, program: Program, way: Way, *more: Any, keep_saved: bool = False, after: Watcher | None = None
 ) -> Record:
     """Runs a program and records its gradients.
 
@@ -150,7 +150,7 @@ def measure(
         if not record.backwards:
             record.ours = backward_from(value)
 
-    watches: list[Any] = [recorded(record)]
+    watches: list[Any] = [recorded(record), *more]
     if keep_saved:
         watches.append(torch.autograd.graph.saved_tensors_hooks(copied, same))
     record.run = bench.run(program, way, *watches, inspect=finish, after=after)

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.plan import FEW, Lines
+from runtime_check.plan import FEW
 from runtime_check.probes import graphs
 from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
+from runtime_check.probes.targets import stores, value_of
 
 LEAST = 4  # executions needed before growth can be told from a start
 FREED = "backward through the graph a second time"
@@ -38,6 +39,8 @@ class Growth:
     kept: set[int] = field(default_factory=set)  # nodes in reach after the last execution
     used: set[int] = field(default_factory=set)  # nodes that backwards ran through afterwards
     backwards: int = 0
+    ended: int = 0  # calls of the function that came to their end
+    handed: bool = False  # one of them returned what was kept
 
     @property
     def span(self) -> tuple[int, int]:
@@ -85,49 +88,6 @@ def rising(counts: list[int]) -> bool:
     return len(steps) >= LEAST - 2 and sum(step >= 1 for step in steps) >= 0.8 * len(steps)
 
 
-def stores(text: str, spot: Lines) -> list[ast.expr]:
-    """What a statement stores into: `total` in `total += x`, `self.log` in `self.log.append(x)`."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.stmt) and node.lineno == spot.first:
-            match node:
-                case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-                    return [base(target)]
-                case ast.Assign(targets=targets):
-                    return [base(target) for target in targets]
-                case ast.Expr(value=ast.Call(func=ast.Attribute(value=receiver))):
-                    return [base(receiver)]
-    return []
-
-
-def base(target: ast.expr) -> ast.expr:
-    """The container of a subscript, however deep."""
-    while isinstance(target, (ast.Subscript, ast.Starred)):
-        target = target.value
-    return target
-
-
-def value_of(node: ast.expr, frame: FrameType) -> tuple[object, bool]:
-    """The value of a name or attribute in a frame, and whether only that call can see it.
-
-    LookupError if it has none.
-    """
-    match node:
-        case ast.Name(id=name):
-            code = frame.f_code
-            given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            seen = code.co_name == "<module>" or name in given or name in code.co_freevars
-            if name in frame.f_locals:
-                return frame.f_locals[name], not seen
-            return frame.f_globals[name], False
-        case ast.Attribute(value=inner, attr=name):
-            owner, local = value_of(inner, frame)
-            try:
-                return getattr(owner, name), local
-            except AttributeError:
-                raise LookupError(name) from None
-    raise LookupError(type(node).__name__)
-
-
 def in_reach(frame: FrameType, targets: list[ast.expr]) -> tuple[list[object], bool]:
     """What a statement stores into; where that is not plain, everything in sight of its frame."""
     try:
@@ -156,8 +116,12 @@ def measure(bench: Bench, program: Program, way: Way) -> Growth:
         growth.backwards += 1
         growth.used |= graphs.numbers(roots)
 
+    def returned(name: str, value: object) -> None:
+        growth.ended += 1
+        growth.handed |= bool(growth.kept & graphs.numbers(graphs.held([value])))
+
     with backwards_seen(used):
-        growth.run = bench.run(program, way, after=count)
+        growth.run = bench.run(program, way, after=count, returned=returned)
     return growth
 
 
@@ -211,7 +175,7 @@ def judge_growth(bench: Bench, way: Way) -> Outcome | None:
     if bad.consumed:
         why = "the graph grows from step to step, and a later backward runs through it: it is kept for that"
         return Outcome(Verdict.REFUTED, why, rows, way.label)
-    if bad.local and not bad.backwards:
+    if bad.local and not bad.backwards and (bad.handed or not bad.ended):
         why = "the graph grows in a local name, and nothing here shows what becomes of it"
         return cannot_tell(why, rows, way.label)
     if good is not None and good.grows and good.gain >= bad.gain / 2:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from types import FrameType
 
 import torch
@@ -25,6 +27,8 @@ from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first
 MACHINERY = torch.nn.modules.module.__file__
 
 
+BUILDS = 3
+BORROWED = "borrowed"  # the kind of a way whose inputs were found with another program
 DEFINITION = "TL401"  # flags the method that stands in the way, not a call
 
 
@@ -139,7 +143,44 @@ def measure(bench: Bench, program: Program, way: Way) -> Calls:
 
 def probe(bench: Bench) -> Outcome:
     """Confirmed when hooks are skipped in the flagged program and run in the corrected one."""
-    return first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
+    return first_decisive(bench, ways(bench), lambda way: judge(bench, way), most=4)
+
+
+def ways(bench: Bench) -> Iterator[Way]:
+    """The usual ways; then instances of a class without a forward, called with what fits the corrected one."""
+    yield from bench.ways(bench.flagged)
+    if bench.case.code != DEFINITION or bench.corrected is None:
+        return
+    for spot in bench.flagged.spots:
+        name = class_around(bench.flagged.text, spot.first)
+        if name:
+            yield from borrowed(bench, bench.flagged, bench.corrected, name)
+
+
+def borrowed(bench: Bench, program: Program, other: Program, name: str) -> Iterator[Way]:
+    """Calls of a class of one program with inputs that were found for the class in another."""
+    from runtime_check.drive import build_module
+
+    found = islice(build_module(other.space, name, seed=bench.case.seed), BUILDS)
+    instances = list(islice(build_module(program.space, name, seed=bench.case.seed), 1))
+    for built in found:
+        if built.inputs is not None and instances:
+            yield Way(f"{built.label}", partial(call_with, instances[0].module, built.inputs), BORROWED)
+
+
+def call_with(module: torch.nn.Module, inputs: Callable[[], tuple[list[object], dict[str, object]]]) -> object:
+    """Calls a module with new inputs."""
+    args, kwargs = inputs()
+    return module(*args, **kwargs)
+
+
+def counterpart(bench: Bench, way: Way) -> Way | None:
+    """The corrected program run in the same way."""
+    if way.kind != BORROWED or bench.corrected is None:
+        return bench.same(way)
+    names = [class_around(bench.flagged.text, spot.first) for spot in bench.flagged.spots]
+    others = (w for name in names if name for w in borrowed(bench, bench.corrected, bench.corrected, name))
+    return next((other for other in others if other.label == way.label), None)
 
 
 def judge(bench: Bench, way: Way) -> Outcome | None:
@@ -154,7 +195,7 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
         row = Evidence(label, str(bad.normal), "calls", str(total))
         return Outcome(Verdict.REFUTED, "forward hooks run on every call", (row,), way.label)
     rows = [Evidence(label, "0", "calls that skip them", str(bad.skipped))]
-    other = bench.same(way)
+    other = counterpart(bench, way)
     if bench.corrected is None or other is None:
         if bad.normal:
             return Outcome(

@@ -52,18 +52,18 @@ def judge(bench: Bench, bad: values.Result, good: values.Result | None) -> Outco
     """The outcome for flagged and corrected results."""
     if good is None:
         return cannot_tell("there is no corrected program to compare the results with")
-    if bad.run.trouble or not bad.values:
+    if bad.run.trouble or not bad.all:
         return doubtful(bad.run, "the flagged program gave no result to compare")
-    if good.run.trouble or not good.values:
+    if good.run.trouble or not good.all:
         return doubtful(good.run, "the corrected program gave no result to compare with")
-    found = values.gaps(bad.values, good.values)
+    found = values.gaps(bad.all, good.all)
     if not found:
-        row = Evidence("results that differ", "0", "compared", str(len(bad.values)))
+        row = Evidence("results that differ", "0", "compared", str(len(bad.all)))
         return Outcome(Verdict.REFUTED, f"the results are the same {bench.against}", (row,))
     worst = max(found, key=lambda gap: gap.size)
     rows = (
         Evidence(worst.path, worst.one, bench.against, worst.other),
-        Evidence("results that differ", str(len(found)), "compared", str(len(bad.values))),
+        Evidence("results that differ", str(len(found)), "compared", str(len(bad.all))),
     )
     return Outcome(Verdict.CONFIRMED, f"{worst.path} is {worst.one}, and {worst.other} {bench.against}", rows)
 

@@ -10,16 +10,22 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.plan import Lines
 from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
+from runtime_check.probes.hooks_skipped import class_around
 from runtime_check.sandbox import shorten
 from runtime_check.trace import frames_of
 from torchlint.claims import Raises
 
 #: Rules that flag a definition whose error comes where an instance of the class is called.
 INSTANCE_CALLS = {"TL301", "TL302"}
+ALONE = "alone"  # the kind of a way that is the flagged call without what is around it
 
 
 def probe(bench: Bench) -> Outcome:
@@ -41,6 +47,37 @@ def ways(bench: Bench) -> Iterator[Way]:
             if way.label not in seen:
                 seen.add(way.label)
                 yield way
+    for name in called_instances(bench):
+        yield Way(f"{name}() called by itself with a made-up argument", partial(call_instance, bench, name), ALONE)
+
+
+def called_instances(bench: Bench) -> list[str]:
+    """Classes at the flagged places whose instances the program calls: defined there, or called there."""
+    if bench.case.code not in INSTANCE_CALLS:
+        return []
+    text, spots = bench.flagged.text, bench.flagged.spots
+    around = {class_around(text, spot.first) for spot in spots}
+    tree = ast.parse(text)
+    known = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Call(func=ast.Name(id=name)), lineno=line) if name in known:
+                if name in around or any(spot.first <= line <= spot.last for spot in spots):
+                    found.append(name)
+    return list(dict.fromkeys(found))
+
+
+def call_instance(bench: Bench, name: str) -> object:
+    """Calls an instance of a Function; torch refuses before it looks at the argument."""
+    function: Any = bench.flagged.space.resolve(name)
+    return function()(torch.ones(2))
+
+
+def call_apply(bench: Bench, name: str) -> object:
+    """The control: the same class through `apply`."""
+    function: Any = bench.flagged.space.resolve(name)
+    return function.apply(torch.ones(2))
 
 
 def instance_calls(text: str, spots: tuple[Lines, ...]) -> list[int]:
@@ -122,6 +159,14 @@ def judge(bench: Bench, claim: Raises, way: Way) -> Outcome | None:
     places = [f"line {line}" for path, line, _ in frames_of(error) if path == bench.flagged.path]
     what = f"{places[-1] if places else 'the call'} raises {text}"
     other = bench.same(way)
+    if way.kind == ALONE:
+        name = way.label.split("(")[0]
+        control = bench.run(bench.flagged, Way(way.label, partial(call_apply, bench, name)), limit=0)
+        refused = predicted(claim, bench.flagged, control)
+        row = Evidence("called through an instance", text, "through apply", control.trouble or "runs")
+        if refused is not None:
+            return cannot_tell("the class is refused through apply as well", (row,), way.label)
+        return Outcome(Verdict.CONFIRMED, what, (row,), way.label)
     if bench.corrected is None or other is None:
         # Guessed arguments may be at fault for an exception elsewhere; the flagged line is not guessed.
         if claim.match and (through(bench.flagged, error) or not way.made_up):

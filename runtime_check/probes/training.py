@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from runtime_check.probes import graphs, values
-from runtime_check.probes.bench import Bench, Program, Run, Way
+from runtime_check.probes.bench import RUNS, Bench, Program, Run, Way
 from runtime_check.probes.gradients import Names
 
 
@@ -141,7 +141,7 @@ def watched(training: Training) -> Iterator[None]:
 def measure(bench: Bench, program: Program, way: Way) -> Training:
     """Runs a program, follows its optimizers, and keeps its values."""
     training = Training(Run(way.label))
-    result = values.measure(bench, program, way, watched(training))
+    result = values.measure(bench, program, way, watched(training), limit=RUNS)
     training.run, training.values = result.run, result.values
     return training
 

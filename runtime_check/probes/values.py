@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import math
-import sys
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import torch
 
-from runtime_check.probes.bench import Bench, Program, Run, Way
-from runtime_check.trace import owner_of
+from runtime_check.probes.bench import RUNS, Bench, Program, Run, Way
+from runtime_check.probes.targets import stores, value_of
 
 DEPTH = 8
 MOST = 2000
-CALLS = 20  # of the flagged function whose values are kept
+CALLS = 6  # of the flagged function, and executions of the statement, whose values are kept
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
 
 
@@ -28,7 +28,13 @@ class Result:
 
     run: Run
     values: dict[str, object] = field(default_factory=dict)
-    gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+    passing: dict[str, object] = field(default_factory=dict)  # stored by the flagged statement, each time
+    executions: int = 0
+
+    @property
+    def all(self) -> dict[str, object]:
+        """All values."""
+        return {**self.values, **self.passing}
 
 
 @dataclass(frozen=True)
@@ -95,44 +101,39 @@ def collect(value: object, program: Program, output: str) -> dict[str, object]:
     return dict(list(found.items())[:MOST])
 
 
-class Returned:
-    """Collects what the functions around the flagged statements return, as a profiler."""
-
-    def __init__(self, program: Program) -> None:
-        owners = [owner_of(program.text, spot.first) for spot in program.spots]
-        self.owners = [owner for owner in owners if owner[0] != "<module>"]
-        self.path, self.count = program.path, 0
-        self.values: dict[str, object] = {}
-
-    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
-        """Notes the value of a call that ends."""
-        code = frame.f_code
-        if event != "return" or code.co_filename != self.path or self.count >= CALLS:
-            return
-        if any(code.co_name == name and a <= code.co_firstlineno <= b for name, a, b in self.owners):
-            self.count += 1
-            self.values.update(flat(arg, f"value {self.count} returned by {code.co_name}"))
-
-
-@contextmanager
-def profiled(profile: Returned) -> Iterator[None]:
-    """Sets a profiler."""
-    old = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        yield
-    finally:
-        sys.setprofile(old)
-
-
-def measure(bench: Bench, program: Program, way: Way, *watches: Any) -> Result:
-    """Runs a program and collects its values, and those that the flagged function returned."""
+def measure(bench: Bench, program: Program, way: Way, *watches: Any, limit: int = CALLS) -> Result:
+    """Runs a program and collects values: its result, what the flagged function returned, and what the
+    flagged statement stored. A part of a file is run for `limit` executions only.
+    """
     result = Result(Run(way.label))
     kept: list[object] = []
-    returned = Returned(program)
-    result.run = bench.run(program, way, *watches, profiled(returned), inspect=kept.append)
+    calls = 0
+    targets = [stores(program.text, spot) for spot in program.spots]
+
+    def returned(name: str, value: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls <= CALLS:
+            result.values.update(flat(value, f"value {calls} returned by {name}"))
+
+    def stored(frame: FrameType, index: int) -> None:
+        result.executions += 1
+        for target in targets[index] if result.executions <= CALLS else ():
+            with suppress(LookupError):
+                path = f"{ast.unparse(target)} after execution {result.executions}"
+                result.passing.update(flat(value_of(target, frame)[0], path))
+
+    result.run = bench.run(
+        program,
+        way,
+        *watches,
+        inspect=kept.append,
+        returned=returned,
+        after=stored,
+        limit=RUNS if program.whole else limit,
+    )
     if kept:
-        result.values = {**collect(kept[0], program, result.run.output), **returned.values}
+        result.values.update(collect(kept[0], program, result.run.output))
     return result
 
 
@@ -154,12 +155,18 @@ def compare(path: str, a: object, b: object, exact: bool) -> Gap | None:
 
 
 def compare_tensors(path: str, a: torch.Tensor, b: torch.Tensor, exact: bool) -> Gap | None:
-    """The gap between two tensors: shape, dtype, values."""
+    """The gap between two tensors: shape, dtype, where they are finite, values."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return Gap(path, shape(a), shape(b), math.inf)
+    if not a.numel() or torch.equal(a, b):
+        return None
     x = a.to(torch.complex128 if a.is_complex() else torch.float64)
     y = b.to(x.dtype)
-    if torch.equal(x, y) or (not x.is_complex() and torch.equal(x.nan_to_num(), y.nan_to_num())):
+    finite = torch.isfinite(x)
+    if not torch.equal(finite, torch.isfinite(y)) or not torch.equal(x.isnan(), y.isnan()):
+        return Gap(path, number(a), number(b), math.inf)
+    x, y = x[finite], y[finite]
+    if not x.numel() or torch.equal(x, y):
         return None
     far, size = float((x - y).abs().max()), max(float(x.abs().max()), float(y.abs().max()))
     if not exact and far <= RELATIVE * size + ABSOLUTE:

@@ -6,10 +6,18 @@ once with a copy of every tensor that autograd saves. Equal gradients mean that 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import training
 from runtime_check.probes.bench import Bench, Way, contrast, doubtful, first_decisive
 from runtime_check.probes.gradients import Difference, Record, difference, measure
+from runtime_check.probes.hooks_skipped import class_around
 from runtime_check.probes.no_effect import judge_steps
 
 #: Rules about tensors that autograd has saved and that change afterwards.
@@ -30,41 +38,74 @@ def probe(bench: Bench) -> Outcome:
     return first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
 
 
-def flagged(bench: Bench, way: Way) -> Record | Outcome | None:
+@contextmanager
+def attached_inputs(classes: set[str], found: list[str]) -> Iterator[None]:
+    """Makes the inputs of some modules need a gradient, as they do behind another layer."""
+
+    def begin(module: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if type(module).__name__ not in classes or not torch.is_grad_enabled():
+            return None
+        fit = [isinstance(a, torch.Tensor) and a.is_floating_point() and not a.requires_grad for a in args]
+        if any(fit):
+            found.append(type(module).__name__)
+        return tuple(a.detach().requires_grad_() if f else a for a, f in zip(args, fit, strict=True))
+
+    handle = register_module_forward_pre_hook(begin)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def flagged(bench: Bench, way: Way, *watches: Any) -> Record | Outcome | None:
     """The record of the flagged program; None if not reached, an outcome if it says nothing."""
-    bad = measure(bench, bench.flagged, way)
+    bad = measure(bench, bench.flagged, way, *watches)
     if not bad.run.reached:
         bench.note(bad.run.trouble)
         return None
     if not bad.backwards:
         return doubtful(bad.run, "no backward could be run through the flagged code")
-    again = measure(bench, bench.flagged, way)
-    if difference(bad, again) is not None:
-        return cannot_tell("two runs of the flagged code from one seed give different gradients", how=way.label)
     return bad
 
 
 def judge_saved(bench: Bench, way: Way) -> Outcome | None:
-    """Compares with the gradient of the values that the forward saved."""
-    bad = flagged(bench, way)
+    """Compares with the gradient of the values that the forward saved; then the same behind another layer."""
+    outcome = compare_saved(bench, way, "", list)
+    if outcome is None or outcome.verdict is Verdict.CONFIRMED:
+        return outcome
+    found: list[str] = []
+    classes = {name for spot in bench.flagged.spots if (name := class_around(bench.flagged.text, spot.first))}
+    behind = compare_saved(
+        bench, way, ", its input coming from another layer", lambda: [attached_inputs(classes, found)]
+    )
+    return behind if found and behind is not None else outcome
+
+
+def compare_saved(
+    bench: Bench, way: Way, remark: str, watches: Callable[[], list[AbstractContextManager[None]]]
+) -> Outcome | None:
+    """Compares the gradient as it is with that of a run in which autograd keeps copies."""
+    bad = flagged(bench, way, *watches())
     if not isinstance(bad, Record):
         return bad
-    true = measure(bench, bench.flagged, way, keep_saved=True)
-    gap = difference(bad, true)
+    how = way.label + remark
+    if difference(bad, measure(bench, bench.flagged, way, *watches())) is not None:
+        return cannot_tell("two runs of the flagged code from one seed give different gradients", how=how)
+    gap = difference(bad, measure(bench, bench.flagged, way, *watches(), keep_saved=True))
     if gap is None:
         why = "the gradient is the same when autograd keeps copies: no value that it needs is overwritten"
-        return Outcome(Verdict.REFUTED, why, (agreement(bad, "with copies of all saved tensors"),), way.label)
+        return Outcome(Verdict.REFUTED, why, (agreement(bad, "with copies of all saved tensors"),), how)
     rows = [*numbers(gap, "of the values that the forward computed")]
     other = bench.same(way)
     if bench.corrected is not None and other is not None:
-        good = measure(bench, bench.corrected, other)
-        kept = measure(bench, bench.corrected, other, keep_saved=True)
+        good = measure(bench, bench.corrected, other, *watches())
+        kept = measure(bench, bench.corrected, other, *watches(), keep_saved=True)
         if not good.overwritten and difference(good, kept) is not None:
-            return cannot_tell("the corrected program overwrites values that backward needs as well", rows)
+            return cannot_tell("the corrected program overwrites values that backward needs as well", rows, how)
         said = "raises: a saved tensor was modified" if good.overwritten else good.run.trouble or "runs"
         rows.append(Evidence("autograd's own check", "says nothing", bench.against, said))
     why = f"a value that backward needs is overwritten: the gradient of {gap.leaf} is off by {gap.relative:.0%}"
-    return Outcome(Verdict.CONFIRMED, why, tuple(rows), way.label)
+    return Outcome(Verdict.CONFIRMED, why, tuple(rows), how)
 
 
 def judge_corrected(bench: Bench, way: Way) -> Outcome | None:
@@ -74,6 +115,8 @@ def judge_corrected(bench: Bench, way: Way) -> Outcome | None:
         return bad
     if bench.corrected is None:
         return cannot_tell("there is no corrected program to compare the gradient with", how=way.label)
+    if difference(bad, measure(bench, bench.flagged, way)) is not None:
+        return cannot_tell("two runs of the flagged code from one seed give different gradients", how=way.label)
     other = bench.same(way)
     good = None if other is None else measure(bench, bench.corrected, other)
     if good is None or not good.backwards:
