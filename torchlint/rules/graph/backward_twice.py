@@ -119,6 +119,25 @@ CLEAN = [
     import torch
     from torch import nn
 
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.layer(x)
+
+
+    net = Net()
+    for x in torch.ones(3, 4, 2):
+        loss = net(x).pow(2).mean()
+        loss.backward()
+    """,
+    """
+    import torch
+    from torch import nn
+
     net, head = nn.Linear(2, 2), nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
@@ -237,7 +256,7 @@ def freed_by_last_round(model: FileModel, function: ast.AST, flow: Flow, event: 
     if model.place(event.node).tries or any(isinstance(n, (ast.Break, ast.Return)) for n in ast.walk(loop)):
         return False
     inside = set(map(id, ast.walk(loop)))
-    outer = {key for key in saving(model, flow, event.target.graph) if id(key) not in inside}
+    outer = {key for key in saving(model, flow, event.target.graph) if id(graphs.outermost(key)) not in inside}
     state = flow.loops.get(loop)
     if not outer or state is None or event.target.carried:
         return False
