@@ -71,7 +71,9 @@ def check(model: FileModel) -> Iterator[Hit]:
                 continue
             if model.value(keyword.value).const is False and not (call.args and own_buffer(model, call.args[0])):
                 literal = isinstance(keyword.value, ast.Constant)
-                fix = edits.repair("Load weights only", edits.replace(model, keyword.value, "True")) if literal else None
+                fix = (
+                    edits.repair("Load weights only", edits.replace(model, keyword.value, "True")) if literal else None
+                )
                 yield Hit(call, "this runs whatever code the file holds; load with `weights_only=True`", fix)
 
 

@@ -217,5 +217,5 @@ def once(test: ast.AST) -> bool:
     if not isinstance(test, ast.If):
         return False
     return any(
-        isinstance(n, ast.Constant) and n.value is None or isinstance(n, (ast.Attribute, ast.Not))
+        (isinstance(n, ast.Constant) and n.value is None) or isinstance(n, (ast.Attribute, ast.Not))
         for n in ast.walk(test.test))

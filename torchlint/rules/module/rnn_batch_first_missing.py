@@ -157,8 +157,10 @@ def check(model: FileModel) -> Iterator[Hit]:
             if place not in seen:
                 seen.add(place)
                 yield Hit(
-                    place, "this runs over the batch as if it were time; pass `batch_first=True`",
-                    confidence=Confidence.LIKELY)
+                    place,
+                    "this runs over the batch as if it were time; pass `batch_first=True`",
+                    confidence=Confidence.LIKELY,
+                )
 
 
 def time_major(site: ast.Call) -> bool:
@@ -203,9 +205,14 @@ def batch_first_output(model: FileModel, call: ast.Call) -> bool:
         return False
     for node in model.nodes(ast.Subscript):
         match node:
-            case ast.Subscript(value=base, slice=ast.Tuple(elts=[ast.Slice(lower=None, upper=None, step=None), last, *_])):
-                minus_one = isinstance(last, ast.UnaryOp) and isinstance(last.operand, ast.Constant) and (
-                    last.operand.value == 1)
+            case ast.Subscript(
+                value=base, slice=ast.Tuple(elts=[ast.Slice(lower=None, upper=None, step=None), last, *_])
+            ):
+                minus_one = (
+                    isinstance(last, ast.UnaryOp)
+                    and isinstance(last.operand, ast.Constant)
+                    and (last.operand.value == 1)
+                )
                 if minus_one and model.owner(node) is model.owner(call) and model.value(base).ident == first.ident:
                     return True
     return False

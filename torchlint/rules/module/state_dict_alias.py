@@ -203,8 +203,11 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         if is_loaded_later(model, assign) and trains_between(model, assign):
             yield Hit(
-                assign, "this is no copy: later steps change these weights too; use `copy.deepcopy`",
-                deepcopy(model, assign), confidence=min(value.sure, module.sure))
+                assign,
+                "this is no copy: later steps change these weights too; use `copy.deepcopy`",
+                deepcopy(model, assign),
+                confidence=min(value.sure, module.sure),
+            )
 
 
 def live_module(value: Value) -> Value | None:
@@ -229,8 +232,11 @@ def uses_of(model: FileModel, assign: ast.Assign) -> list[ast.expr]:
         nodes: Iterator[ast.AST] = iter(ast.walk(cls.node))
     else:
         nodes = iter(ast.walk(owner))
-    return [n for n in nodes if isinstance(n, ast.expr) and path_of(n) == path
-            and isinstance(getattr(n, "ctx", None), ast.Load)]
+    return [
+        n
+        for n in nodes
+        if isinstance(n, ast.expr) and path_of(n) == path and isinstance(getattr(n, "ctx", None), ast.Load)
+    ]
 
 
 def is_loaded_later(model: FileModel, assign: ast.Assign) -> bool:
@@ -238,11 +244,18 @@ def is_loaded_later(model: FileModel, assign: ast.Assign) -> bool:
     block = model.parent(assign)
     for use in uses_of(model, assign):
         parent = model.parent(use)
-        loads = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute) and (
-            parent.func.attr == "load_state_dict")
+        loads = (
+            isinstance(parent, ast.Call)
+            and isinstance(parent.func, ast.Attribute)
+            and (parent.func.attr == "load_state_dict")
+        )
         after = model.owner(use) is not model.owner(assign) or model.position(use) > model.position(assign)
-        near = block is not None and not isinstance(block, ast.Module) and isinstance(block, (ast.If, ast.For, ast.While)) and any(
-            up is block for up in model.ancestors(use))
+        near = (
+            block is not None
+            and not isinstance(block, ast.Module)
+            and isinstance(block, (ast.If, ast.For, ast.While))
+            and any(up is block for up in model.ancestors(use))
+        )
         if after and not near and (loads or isinstance(parent, ast.Return)):
             return True
     return False
@@ -257,15 +270,20 @@ def trains_between(model: FileModel, assign: ast.Assign) -> bool:
     if model.function(assign) is None or "." not in path_of(assign.targets[0]):
         return False
     # A method that is called once per evaluation: its guard is the comparison with the best value so far.
-    return any(isinstance(test, ast.If) and any(isinstance(n, ast.Compare) for n in ast.walk(test.test))
-               for test, _ in model.place(assign).guards)
+    return any(
+        isinstance(test, ast.If) and any(isinstance(n, ast.Compare) for n in ast.walk(test.test))
+        for test, _ in model.place(assign).guards
+    )
 
 
 def steps_after(model: FileModel, flow: Flow, assign: ast.Assign) -> bool:
     """Whether a step follows in the flow, or shares a loop with the statement."""
     loops = set(model.place(assign).loops)
-    uses = [u for u in uses_of(model, assign) if model.owner(u) is model.owner(assign)
-            and model.position(u) > model.position(assign)]
+    uses = [
+        u
+        for u in uses_of(model, assign)
+        if model.owner(u) is model.owner(assign) and model.position(u) > model.position(assign)
+    ]
     last = max((model.position(u) for u in uses), default=None)
     for event in flow.of("step"):
         if loops & set(event.loops):

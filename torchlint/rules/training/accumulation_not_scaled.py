@@ -141,7 +141,9 @@ def scaled_somewhere(model: FileModel, loop: ast.AST) -> bool:
                 left = node.left if isinstance(node, ast.BinOp) else node.target
                 if model.value(left).is_tensor or not model.value(left).known:
                     return True
-            case ast.Call(func=ast.Attribute(attr="div" | "mul" | "div_" | "mul_" | "true_divide" | "backward" as name)):
+            case ast.Call(
+                func=ast.Attribute(attr="div" | "mul" | "div_" | "mul_" | "true_divide" | "backward" as name)
+            ):
                 if name != "backward" or node.args:
                     return True
             case ast.Call() as call:

@@ -105,4 +105,8 @@ def check(model: FileModel) -> Iterator[Hit]:
     for loss in loss_calls(model, "binary_cross_entropy"):
         given = model.value(loss.input)
         if given.is_tensor and not given.squash and given.name in RAW:
-            yield Hit(loss.call, "`binary_cross_entropy` takes probabilities; use the version with logits", confidence=given.sure)
+            yield Hit(
+                loss.call,
+                "`binary_cross_entropy` takes probabilities; use the version with logits",
+                confidence=given.sure,
+            )

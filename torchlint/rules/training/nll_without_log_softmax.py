@@ -102,4 +102,8 @@ def check(model: FileModel) -> Iterator[Hit]:
     for loss in loss_calls(model, "nll_loss"):
         given = model.value(loss.input)
         if given.is_tensor and (given.squash == "softmax" or (not given.squash and given.name in RAW)):
-            yield Hit(loss.call, "`nll_loss` takes log-probabilities; use `log_softmax` or `cross_entropy`", confidence=given.sure)
+            yield Hit(
+                loss.call,
+                "`nll_loss` takes log-probabilities; use `log_softmax` or `cross_entropy`",
+                confidence=given.sure,
+            )
