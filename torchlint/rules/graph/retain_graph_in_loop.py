@@ -1,0 +1,186 @@
+"""A graph that every step of a loop retains and nothing uses again.
+
+`retain_graph=True` keeps everything that operations saved for backward until the last reference to the loss is
+gone, which in a loop is one forward later: two steps' activations are in memory at the same time. It is often
+added to silence an error, and then hides that some value carries its graph from step to step.
+
+Drop it. It is needed where a second backward goes through the same graph, and only in the first of them.
+
+No claim: the memory is a constant amount, at its peak, which a count of live tensors after a step does not show.
+"""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.findings import Confidence, Safety, Severity
+from torchlint.fixes import edits
+from torchlint.model import Event, FileModel, Flow, graphs, training
+from torchlint.rule import Example, Hit, Meta
+
+META = Meta("TL204", "retain-graph-in-loop", Severity.WARNING, fix=Safety.UNSAFE, triggers=("retain_graph",))
+CLAIM = None
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for x in torch.ones(3, 4, 2):
+            optimizer.zero_grad()
+            loss = net(x).pow(2).mean()
+            loss.backward(retain_graph=True)  #!
+            optimizer.step()
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for x in torch.ones(3, 4, 2):
+            optimizer.zero_grad()
+            loss = net(x).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+
+        def train(model, loader, optimizer):
+            model.train()
+            for x, y in loader:
+                out = model(x)
+                loss = F.cross_entropy(out, y)
+                optimizer.zero_grad()
+                loss.backward(retain_graph=True)  #!
+                optimizer.step()
+                print(loss.item())
+
+
+        net = nn.Linear(2, 3)
+        train(net, [(torch.ones(4, 2), torch.zeros(4).long())], torch.optim.SGD(net.parameters(), lr=0.1))
+        """,
+        good="""
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+
+        def train(model, loader, optimizer):
+            model.train()
+            for x, y in loader:
+                out = model(x)
+                loss = F.cross_entropy(out, y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                print(loss.item())
+
+
+        net = nn.Linear(2, 3)
+        train(net, [(torch.ones(4, 2), torch.zeros(4).long())], torch.optim.SGD(net.parameters(), lr=0.1))
+        """,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+    from torch import nn
+
+    net, head = nn.Linear(2, 2), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    kept = []
+    state = torch.zeros(4, 2)
+    fixed = net(torch.ones(4, 2))
+    for x in torch.ones(3, 4, 2):
+        optimizer.zero_grad()
+        out = net(x)
+        near, far = out.pow(2).mean(), head(out).mean()
+        near.backward(retain_graph=True)
+        far.backward()
+        optimizer.step()
+    for x in torch.ones(3, 4, 2):
+        (net(x) * fixed).mean().backward(retain_graph=True)
+        optimizer.step()
+    for x in torch.ones(3, 4, 2):
+        state = torch.tanh(net(x) + state)
+        state.mean().backward(retain_graph=True)
+        optimizer.step()
+    for x in torch.ones(3, 4, 2):
+        out = net(x)
+        out.mean().backward(retain_graph=True)
+        kept.append(out)
+        optimizer.step()
+
+
+    def once(x):
+        loss = net(x).mean()
+        loss.backward(retain_graph=True)
+        return loss
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Retaining backwards in a loop with a step, whose graph belongs to one iteration and has no other use."""
+    for function, flow in training.bodies(model):
+        for event in flow.of("backward"):
+            keyword = retaining(event)
+            if keyword is None or not isinstance(event.node, ast.Call) or not event.loops:
+                continue
+            if made_in_round(model, flow, event) and not used_again(model, function, flow, event):
+                yield Hit(event.node, "nothing uses this graph again, yet it is kept through the next forward; drop it",
+                          edits.repair("Drop retain_graph", edits.remove_argument(model, event.node, keyword)),
+                          confidence=Confidence.LIKELY)
+
+
+def retaining(event: Event) -> ast.keyword | None:
+    """The argument `retain_graph=True` of a backward of this function."""
+    if event.depth or not isinstance(event.node, ast.Call):
+        return None
+    for keyword in event.node.keywords:
+        if keyword.arg == "retain_graph" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True:
+            return keyword
+    return None
+
+
+def made_in_round(model: FileModel, flow: Flow, event: Event) -> bool:
+    """Whether every operation of the target's graph is known to be of this iteration, in a loop that steps."""
+    loop, target = event.loops[-1], event.target
+    if not any(step.loops == event.loops for step in flow.of("step")) or target.carried or not target.attached:
+        return False
+    inside = set(ast.walk(loop))
+    if target.site is None or target.site not in inside:
+        return False
+    nodes = [key if isinstance(key, ast.AST) else graphs.outermost(key) for key in target.graph
+             if not (isinstance(key, tuple) and key[0] == "leaf")]
+    return bool(nodes) and all(isinstance(node, ast.AST) and node in inside for node in nodes)
+
+
+def used_again(model: FileModel, function: ast.AST, flow: Flow, event: Event) -> bool:
+    """Whether another backward, a return, a store or unseen code may use the graph after this backward."""
+    here = model.position(event.node)
+    others = [e for e in flow.of("backward", "autograd_grad") if e.node is not event.node]
+    if any(loop in e.loops for e in others for loop in event.loops[-1:]):
+        return True
+    for node in ast.walk(event.loops[-1]):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="backward" | "append" | "extend" | "appendleft" | "manual_backward")
+                          ) if node is not event.node:
+                return True
+    for each in flow.of("store", "store_attr", "accumulate", "unknown_call", "setattr"):
+        given = (each.value, *each.args)
+        if event.loops[-1] in each.loops and any(part.attached for value in given for part in (value, *value.parts())):
+            if each.what != "unknown_call" or model.position(each.node) > here:
+                return True
+    return any(graphs.graph_of(value) & event.target.graph for _, value in flow.return_values)

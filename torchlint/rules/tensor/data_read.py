@@ -1,0 +1,107 @@
+"""Reading a tensor's values through `.data`.
+
+`.data` gives the values without the graph, as `.detach()` does, but without the check that goes with it: if the
+values are changed in place later, autograd does not notice and computes wrong gradients. For reading both give
+the same, so there is nothing to lose.
+
+Write `.detach()`; `.item()` needs neither.
+"""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.claims import Equivalent
+from torchlint.findings import Safety, Severity
+from torchlint.fixes import edits
+from torchlint.fixes.expressions import source_of
+from torchlint.model import FileModel
+from torchlint.rule import Example, Hit, Meta
+
+META = Meta("TL103", "data-read", Severity.ADVICE, fix=Safety.SAFE, triggers=("data",))
+CLAIM = Equivalent()
+# Methods whose result is a number or new memory, whatever the device.
+READING = {"item", "tolist", "clone", "mean", "sum", "norm", "std", "var", "argmax", "argmin", "abs", "pow", "sqrt",
+           "exp", "log", "size", "numel", "dim", "eq", "ne", "gt", "lt", "ge", "le", "any", "all", "sigmoid", "softmax"}
+SHARING = {"cpu", "numpy", "float", "view", "squeeze", "reshape", "flatten"}  # read if what follows reads
+SHOWING = {"builtins.print", "builtins.float", "builtins.int", "builtins.str", "builtins.len"}
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        net = nn.Linear(2, 1)
+        loss = net(torch.ones(4, 2)).pow(2).mean()
+        print("loss", loss.data)  #!
+        total = 0.0
+        total += loss.data.cpu().numpy().item()  #!
+        print(net.weight.data.abs().mean())  #!
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        net = nn.Linear(2, 1)
+        loss = net(torch.ones(4, 2)).pow(2).mean()
+        print("loss", loss.detach())
+        total = 0.0
+        total += loss.detach().cpu().numpy().item()
+        print(net.weight.detach().abs().mean())
+        """,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+    from torch import nn
+
+
+    class Box:
+        def __init__(self):
+            self.data = [1.0]
+
+
+    net = nn.Linear(2, 1)
+    print(Box().data, torch.utils.data)
+    w = net.weight.data
+    w.mul_(2)
+    net.weight.data.zero_()
+    net.weight.data = torch.ones(1, 2)
+    array = net.weight.data.numpy()
+    net.weight.data[0] = 1
+
+
+    def show(batch):
+        print(batch.data.mean())
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """`.data` of attached tensors, where the values are read on the spot."""
+    for node in model.attributes_named("data"):
+        if not isinstance(node.ctx, ast.Load):
+            continue
+        base = model.value(node.value)
+        if base.attached and base.role != "grad" and reads(model, node):
+            text = f"{source_of(model, node.value)}.detach()"
+            yield Hit(node, "`.data` hides later changes from autograd; read values with `.detach()`",
+                      edits.repair("Use .detach()", edits.replace(model, node, text)), confidence=base.sure)
+
+
+def reads(model: FileModel, node: ast.expr) -> bool:
+    """Whether what an expression gives is only read where it stands."""
+    parent = model.parent(node)
+    match parent:
+        case ast.Attribute(attr=attr) if isinstance(call := model.parent(parent), ast.Call) and call.func is parent:
+            return attr in READING or (attr in SHARING and reads(model, call))
+        case ast.Call(func=func):
+            return func is not node and model.name_of(func) in SHOWING
+        case ast.FormattedValue() | ast.Compare() | ast.BinOp() | ast.UnaryOp():
+            return True
+        case ast.Subscript(value=value, ctx=ast.Load()) if value is node:
+            return reads(model, parent)
+    return False
