@@ -1,0 +1,153 @@
+"""A DistributedSampler that is never told the epoch.
+
+The sampler shuffles with a generator seeded by `seed + epoch`, so that all ranks agree on one order. The epoch is
+what `set_epoch` was last given; without it, it stays 0, and every epoch goes through the data in the same order.
+
+Call `sampler.set_epoch(epoch)` at the start of each epoch. Lightning and Accelerate do it themselves.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.claims import OutputsDiffer
+from torchlint.findings import Confidence, Safety, Severity
+from torchlint.fixes import edits
+from torchlint.model import FileModel
+from torchlint.rule import Example, Hit, Meta, Repair
+
+META = Meta(
+    "TL701", "sampler-epoch-not-set", Severity.ERROR, fix=Safety.UNSAFE, triggers=("DistributedSampler",))
+CLAIM = OutputsDiffer()
+SAMPLER = "torch.utils.data.distributed.DistributedSampler"
+ENGINES = ("lightning", "pytorch_lightning", "accelerate", "ignite", "transformers", "catalyst", "fastai")
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        from torch.utils.data import DataLoader
+        from torch.utils.data.distributed import DistributedSampler
+
+        data = torch.arange(16.0)
+        sampler = DistributedSampler(data, num_replicas=2, rank=0)
+        loader = DataLoader(data, batch_size=2, sampler=sampler)
+        seen = []
+        for epoch in range(3):
+            for batch in loader:  #!
+                seen.append(batch.tolist())
+        print(seen)
+        """,
+        good="""
+        import torch
+        from torch.utils.data import DataLoader
+        from torch.utils.data.distributed import DistributedSampler
+
+        data = torch.arange(16.0)
+        sampler = DistributedSampler(data, num_replicas=2, rank=0)
+        loader = DataLoader(data, batch_size=2, sampler=sampler)
+        seen = []
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for batch in loader:
+                seen.append(batch.tolist())
+        print(seen)
+        """,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    data = torch.arange(16.0)
+    ordered = DataLoader(data, sampler=DistributedSampler(data, num_replicas=2, rank=0, shuffle=False))
+    once = DataLoader(data, sampler=DistributedSampler(data, num_replicas=2, rank=0))
+    for epoch in range(2):
+        for batch in ordered:
+            print(batch)
+    for batch in once:
+        print(batch)
+    """,
+    """
+    import torch
+    from torch.utils.data import DataLoader, DistributedSampler
+
+
+    def fit(data, epochs):
+        loader = DataLoader(data, sampler=DistributedSampler(data, num_replicas=2, rank=0))
+        for epoch in range(epochs):
+            loader.sampler.set_epoch(epoch)
+            for batch in loader:
+                print(batch)
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Loops over a distributed loader inside another loop, in files that never call set_epoch."""
+    if model.attributes_named("set_epoch") or uses_engine(model):
+        return
+    for loop in model.nodes(ast.For):
+        if not isinstance(loop, ast.For):
+            continue
+        made = loader_call(model, loop.iter)
+        sampler = distributed_sampler(model, made) if made is not None else None
+        outer = model.place(loop).loops
+        if sampler is not None and (outer or called_in_loop(model, loop)):
+            yield Hit(
+                loop, "every epoch has the same order; call `set_epoch(epoch)` on the sampler",
+                told_first(model, loop, made), confidence=Confidence.LIKELY)
+
+
+def uses_engine(model: FileModel) -> bool:
+    """Whether the file imports a framework whose loops set the epoch."""
+    names = [alias.name for node in model.nodes(ast.Import) for alias in node.names]
+    names += [node.module or "" for node in model.nodes(ast.ImportFrom)]
+    return any(name.partition(".")[0] in ENGINES for name in names)
+
+
+def loader_call(model: FileModel, expr: ast.expr) -> ast.Call | None:
+    """The DataLoader call behind what a loop iterates over; enumerate and progress bars are looked through."""
+    if isinstance(expr, ast.Call) and expr.args and model.name_of(expr.func) != "torch.utils.data.DataLoader":
+        return loader_call(model, expr.args[0])
+    site = model.value(expr).site
+    if isinstance(site, ast.Call) and model.has(site) and model.name_of(site.func) == "torch.utils.data.DataLoader":
+        return site
+    return None
+
+
+def distributed_sampler(model: FileModel, made: ast.Call) -> ast.Call | None:
+    """The call that made the shuffling DistributedSampler of a loader."""
+    given = next((k.value for k in made.keywords if k.arg == "sampler"), None)
+    if given is None:
+        return None
+    site = model.value(given).site
+    if not isinstance(site, ast.Call) or not model.has(site):
+        return None
+    if model.name_of(site.func) not in (SAMPLER, "torch.utils.data.DistributedSampler"):
+        return None
+    shuffle = next((k.value for k in site.keywords if k.arg == "shuffle"), None)
+    ordered = shuffle is not None and model.value(shuffle).const is not True
+    return None if ordered or any(k.arg is None for k in site.keywords) else site
+
+
+def called_in_loop(model: FileModel, loop: ast.For) -> bool:
+    """Whether the function that holds the loop is called in a loop of this file."""
+    function = model.function(loop)
+    return function is not None and any(model.place(call).loops for call in function.call_sites)
+
+
+def told_first(model: FileModel, loop: ast.For, made: ast.Call | None) -> Repair | None:
+    """set_epoch in front of the loop, where the outer loop counts epochs and the sampler has a name."""
+    outer = model.place(loop).loops
+    sampler = next((k.value for k in made.keywords if k.arg == "sampler"), None) if made is not None else None
+    if len(outer) != 1 or not isinstance(outer[0], ast.For) or not isinstance(outer[0].target, ast.Name):
+        return None
+    if not isinstance(sampler, ast.Name) or made is None or model.owner(made) is not model.owner(loop):
+        return None
+    return edits.repair(
+        "Tell the sampler the epoch",
+        edits.insert_before(model, loop, f"{sampler.id}.set_epoch({outer[0].target.id})"))
