@@ -20,7 +20,7 @@ from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubt
 from runtime_check.probes.not_registered import owners
 
 #: Rules about modules that should give one output for one input once they are in eval mode.
-EVALUATED = {"TL408", "TL411", "TL802"}
+EVALUATED = {"TL408", "TL411"}
 
 
 @dataclass
