@@ -122,14 +122,14 @@ def header(node: ast.stmt) -> Lines:
 def mapped(text: str, other: str, lines: Lines) -> Lines:
     """Where lines of `text` are found in `other`, an edited form of it. Indentation is ignored.
 
-    What was deleted is taken to be where the line before it is.
+    What was deleted is taken to be where the line before it is, or the one after the head of a block.
     """
     before = [line.strip() for line in text.splitlines()]
     after = [line.strip() for line in other.splitlines()]
     where: dict[int, tuple[int, int]] = {}
     for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag == "delete":
-            b1 = max([index for index in range(b1) if after[index]], default=0)
+            b1 = neighbour(after, b1)
             b2 = b1 + 1
         for number in range(a1, a2):
             where[number + 1] = (b1 + number - a1 + 1,) * 2 if tag == "equal" else (b1 + 1, max(b1 + 1, b2))
@@ -137,6 +137,14 @@ def mapped(text: str, other: str, lines: Lines) -> Lines:
     if not spots:
         return lines
     return Lines(min(a for a, _ in spots), min(len(after), max(b for _, b in spots)))
+
+
+def neighbour(lines: list[str], place: int) -> int:
+    """The index of the line to stand for one that was deleted before index `place`."""
+    above = max([index for index in range(place) if lines[index]], default=0)
+    if not lines[above].endswith(":"):
+        return above
+    return next((index for index in range(place, len(lines)) if lines[index]), above)
 
 
 # -- edits --------------------------------------------------------------------------------------
