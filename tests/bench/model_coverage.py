@@ -38,7 +38,8 @@ warnings.simplefilter("ignore")
 import torch
 package = importlib.import_module(sys.argv[1])
 found, failed = {}, 0
-names = [sys.argv[1]] + [m.name for m in pkgutil.walk_packages(package.__path__, sys.argv[1] + ".", onerror=lambda n: None)]
+inner = pkgutil.walk_packages(package.__path__, sys.argv[1] + ".", onerror=lambda name: None)
+names = [sys.argv[1]] + [module.name for module in inner]
 for name in names:
     try:
         module = importlib.import_module(name)
@@ -181,11 +182,13 @@ def main() -> None:
         details.append(f"{name}: {each}")
         details.append(f"{name}, bases unresolved: {dict(found.unresolved.most_common(12))}")
         pick = random.Random(options.seed)
-        details += [f"  unknown {spot}" for spot in pick.sample(found.unknown, min(options.unknown, len(found.unknown)))]
+        spots = pick.sample(found.unknown, min(options.unknown, len(found.unknown)))
+        details += [f"  unknown {spot}" for spot in spots]
         everything += [f"{name}/{spot}" for spot in found.sure]
     print("\n" + "\n".join(details))
     if options.sure:
-        print("\n" + "\n".join(sorted(random.Random(options.seed).sample(everything, min(options.sure, len(everything))))))
+        chosen = random.Random(options.seed).sample(everything, min(options.sure, len(everything)))
+        print("\n" + "\n".join(sorted(chosen)))
 
 
 if __name__ == "__main__":

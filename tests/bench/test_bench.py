@@ -11,3 +11,4 @@ def test_parse_and_model_cost_little_more_than_a_bare_libcst_parse():
     rows = bench.measure(files, rounds=2)
     print(bench.table(rows, lines))
     assert bench.ratio(rows, "torchlint: parse and model", "libcst.parse_module") <= 1.6
+    assert bench.ratio(rows, "torchlint: every flow", "libcst.parse_module") <= 1.6

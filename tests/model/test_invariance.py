@@ -76,7 +76,9 @@ def words_elsewhere(tree: ast.Module) -> set[str]:
     found = set()
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(attr=name) | ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.keyword(arg=str(name)):
+            case ast.Attribute(attr=name) | ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                found.add(name)
+            case ast.keyword(arg=str(name)):
                 found.add(name)
             case ast.Constant(value=str(text)):
                 found.update(text.replace(".", " ").replace("[", " ").replace("]", " ").split())
@@ -84,8 +86,6 @@ def words_elsewhere(tree: ast.Module) -> set[str]:
                 found.add(name)
             case ast.Global(names=names) | ast.Nonlocal(names=names):
                 found.update(names)
-            case ast.ClassDef(body=body):
-                found.update(n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name))
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             found.update(n.id for s in node.body if isinstance(s, (ast.Assign, ast.AnnAssign))
@@ -204,7 +204,8 @@ def test_answers_survive_a_function_around(program: ask.Program, tmp_path: Path)
     for old, new_model, new in changed(model, tmp_path / "main.py", wrap):
         before, after = model.value(old), new_model.value(new)
         if (before.kind, before.grad, before.squash) != (after.kind, after.grad, after.squash):
-            wrong.append(f"{old.lineno}: {ast.unparse(old)}: {before.kind} {before.grad} became {after.kind} {after.grad}")
+            wrong.append(f"{old.lineno}: {ast.unparse(old)}: {before.kind} became {after.kind}, "
+                         f"{before.grad} became {after.grad}")
     assert not wrong
 
 
@@ -240,7 +241,8 @@ def test_the_order_of_questions_does_not_matter(
 ) -> None:
     folder = tmp_path_factory.mktemp("order")
     first, second = ask.place(program, folder), ask.place(program, folder)
-    spots = [(name, i) for name, model in first.items() for i in range(len(model.nodes(ast.Name, ast.Call, ast.Attribute)))]
+    spots = [(name, i) for name, model in first.items()
+             for i in range(len(model.nodes(ast.Name, ast.Call, ast.Attribute)))]
     answers = {spot: facts_of(answer(first, spot)) for spot in spots}
     random.Random(seed).shuffle(spots)
     for spot in spots:

@@ -31,7 +31,16 @@ TENSOR_NAMES = {
 def annotation_value(model: FileModel, annotation: ast.expr) -> Value:
     """The value that an annotation promises, at most LIKELY: annotations are not enforced."""
     value = _annotated(model, annotation, annotation, 0)
-    return value if not value.known else value.but(sure=min(value.sure, Confidence.LIKELY))
+    return promised(value)
+
+
+def promised(value: Value) -> Value:
+    """A value, and what it holds, as no more than likely."""
+    if not value.known:
+        return value
+    return value.but(
+        sure=min(value.sure, Confidence.LIKELY), item=None if value.item is None else promised(value.item),
+        elements=None if value.elements is None else tuple(promised(part) for part in value.elements))
 
 
 def _annotated(model: FileModel, expr: ast.expr, at: ast.AST, depth: int) -> Value:

@@ -83,7 +83,7 @@ def _by_name(model: FileModel, name: str, depth: int) -> Iterator[ClassInfo | st
 
 def _made_by_call(model: FileModel, expr: ast.Call, inside: ast.ClassDef | None,
                   depth: int) -> Iterator[ClassInfo | str]:
-    """`with_metaclass(Meta, Base)`, `partial(Base, ...)`, `namedtuple(...)`, a project function that returns a class."""
+    """`with_metaclass(Meta, Base)`, `partial(Base, ...)`, `namedtuple(...)`, a project's function."""
     name = model.name_of(expr.func)
     if name.endswith("with_metaclass") and expr.args:
         yield from meant(model, expr.args[-1], inside, depth + 1)

@@ -109,7 +109,7 @@ class ClassInfo:
         found = {}
         for node in self._body_statements():
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                if not any(self.model.name_of(d).endswith("overload") for d in node.decorator_list):
+                if not any(self.model.name_of(d).endswith("overload") or is_accessor(d) for d in node.decorator_list):
                     found[node.name] = self.model.function_info(node)
         return found
 
@@ -269,6 +269,12 @@ class ClassInfo:
                     if isinstance(call.func, ast.Name) and call.func.id == "setattr":
                         return True
         return False
+
+
+def is_accessor(decorator: ast.expr) -> bool:
+    """`@name.setter` adds to the property of that name; reading it still calls the getter."""
+    return isinstance(decorator, ast.Attribute) and decorator.attr in ("setter", "deleter") and isinstance(
+        decorator.value, ast.Name)
 
 
 def super_init_calls(init: FunctionInfo) -> list[ast.Call]:

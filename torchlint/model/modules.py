@@ -153,6 +153,8 @@ def torch_module(run: Run, node: ast.AST, module: Value, args: list[Value], keyw
     grad = tensors.grad_of(run, operands)
     if info.has_parameters and run.grad is not False:
         grad = Grad.YES if run.grad else Grad.UNKNOWN
+    elif not info.built and run.grad is not False and grad is Grad.NO:
+        grad = Grad.UNKNOWN  # whether it has parameters is not known
     value = tensors.result(run, node, operands, name=module.name, grad=grad).but(
         sure=Confidence.SURE, source=module.ident)
     if info.kind == "loss":
