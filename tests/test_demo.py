@@ -19,12 +19,12 @@ DEMO = Path(__file__).parent.parent / "demo"
 # file, rule, how the line that is reported begins
 PLANTED = (
     ("data.py", "dataset-mutated-in-getitem", "picture -= picture.mean()"),
-    ("data.py", "sampler-epoch-not-set", "sampler = DistributedSampler(training) if distributed else None"),
     ("layers.py", "missing-staticmethod", "def forward(ctx, x, levels):"),
     ("layers.py", "missing-staticmethod", "def backward(ctx, grad_output):"),
     ("layers.py", "ctx-attr-tensor", "ctx.y = y"),
     ("layers.py", "function-instance-call", "return x if self.levels is None else Round()(x, self.levels)"),
     ("layers.py", "data-mutation", "self.weight.data.div_(self.weight.data.norm())"),
+    ("layers.py", "data-read", "self.weight.data.div_(self.weight.data.norm())"),
     ("layers.py", "unregistered-parameter", "self.queries = torch.randn(queries, width, requires_grad=True)"),
     ("layers.py", "functional-dropout-without-training", "weights = F.dropout(weights, self.drop)"),
     ("layers.py", "missing-super-init", "def __init__(self, start: float = 1.0)"),
@@ -36,6 +36,8 @@ PLANTED = (
     ("model.py", "data-initialisation", "self.head.weight.data.normal_(0.0, 0.02)"),
     ("model.py", "direct-forward-call", "features = self.pool(self.encoder.forward(pictures))"),
     ("model.py", "requires-grad-typo", "parameter.require_grad = False"),
+    ("parallel.py", "sampler-epoch-not-set", "for pictures, labels in loader:"),
+    ("parallel.py", "saved-on-every-rank", "torch.save(model.module.state_dict()"),
     ("train.py", "result-not-assigned", "pictures.to(device)"),
     ("train.py", "softmax-before-cross-entropy", "loss = criterion(outputs, labels)"),
     ("train.py", "softmax-before-cross-entropy", "losses.append(F.cross_entropy(scores, labels))"),
@@ -44,13 +46,12 @@ PLANTED = (
     ("train.py", "graph-retained-in-loop", "losses.append(F.cross_entropy(scores, labels))"),
     ("train.py", "empty-cache-in-loop", "torch.cuda.empty_cache()"),
     ("train.py", "missing-no-grad", "scores = model(pictures)"),
-    ("train.py", "missing-eval", "scores = model(pictures)"),
     ("train.py", "create-then-move", "confusion = torch.zeros(len(NAMES), len(NAMES)).to(device)"),
-    ("train.py", "sync-in-hot-loop", "right += (predicted == labels).sum().item()"),
+    ("train.py", "sync-in-hot-loop", "hits += (outputs.argmax(dim=1) == labels).sum().item()"),
     ("train.py", "missing-zero-grad", "sgd.step()"),
     ("train.py", "jit-trace-in-training-mode", "traced = torch.jit.trace(model"),
-    ("train.py", "unsafe-load", "model.load_state_dict(torch.load("),
-    ("train.py", "state-dict-alias", "best, best_state = accuracy, model.state_dict()"),
+    ("train.py", "unsafe-load", "model.load_state_dict(torch.load(options.resume"),
+    ("train.py", "state-dict-alias", "best_state = model.state_dict()"),
 )
 
 
@@ -110,7 +111,7 @@ def test_the_demo_is_of_a_size_to_read():
 def test_the_demo_imports_without_running(tmp_path):
     names = [f"shapes.{path.stem}" for path in sorted((DEMO / "shapes").glob("[a-z]*.py"))]
     done = python(tmp_path, "-c", f"import {', '.join(names)}")
-    assert len(names) == 5
+    assert len(names) == 6
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

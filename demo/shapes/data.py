@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset
 
 NAMES = ("circle", "square", "cross", "stripes")
 
@@ -43,9 +43,7 @@ class Shapes(Dataset):
         return picture / picture.std(), self.labels[index]
 
 
-def loaders(count: int, batch_size: int, distributed: bool = False) -> tuple[DataLoader, DataLoader]:
+def loaders(count: int, batch_size: int) -> tuple[DataLoader, DataLoader]:
     """The loaders for training and for validation."""
     training, validation = Shapes(count), Shapes(count // 4, seed=1)
-    sampler = DistributedSampler(training) if distributed else None
-    train_loader = DataLoader(training, batch_size, shuffle=sampler is None, sampler=sampler)
-    return train_loader, DataLoader(validation, batch_size)
+    return DataLoader(training, batch_size, shuffle=True), DataLoader(validation, batch_size)

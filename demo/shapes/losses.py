@@ -10,13 +10,13 @@ class CentreLoss(nn.Module):
 
     def __init__(self, classes: int, device: torch.device) -> None:
         super().__init__()
-        self.centres = nn.Parameter(torch.eye(classes).to(device))
+        self.centres = nn.Parameter(torch.eye(classes, device=device))
 
     def forward(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return (outputs - self.centres[labels]).pow(2).sum(dim=1).mean()
 
 
-def smoothness(model: nn.Module, pictures: torch.Tensor) -> torch.Tensor:
+def slope_penalty(model: nn.Module, pictures: torch.Tensor) -> torch.Tensor:
     """Penalty on the gradient of the outputs with respect to the pictures."""
     pictures = pictures.clone().requires_grad_()
     outputs = model(pictures)

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from shapes.data import NAMES, loaders
-from shapes.losses import CentreLoss, smoothness
+from shapes.losses import CentreLoss, slope_penalty
 from shapes.model import ShapeNet, freeze_stem
 
 
 def train_epoch(model: ShapeNet, loader, optimizer, scheduler, criterion, centre, device, penalty):
-    """One pass over the training pictures; the mean loss."""
+    """One pass over the training pictures; the mean loss and the accuracy."""
     model.train()
-    total = 0.0
+    total, hits = 0.0, 0
     for pictures, labels in loader:
         pictures.to(device)
         labels = labels.to(device)
@@ -23,18 +23,20 @@ def train_epoch(model: ShapeNet, loader, optimizer, scheduler, criterion, centre
         outputs = model(pictures)
         loss = criterion(outputs, labels) + 0.1 * centre(outputs, labels)
         if penalty:
-            loss = loss + penalty * smoothness(model, pictures)
+            loss = loss + penalty * slope_penalty(model, pictures)
         loss.backward()
         optimizer.step()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scheduler.step()
         total += loss
+        hits += (outputs.argmax(dim=1) == labels).sum().item()
         torch.cuda.empty_cache()
-    return total / len(loader)
+    return total / len(loader), hits / len(loader.dataset)
 
 
 def evaluate(model: ShapeNet, loader, device):
     """Mean loss, accuracy and a confusion matrix over the validation pictures."""
+    model.eval()
     losses, right = [], 0
     confusion = torch.zeros(len(NAMES), len(NAMES)).to(device)
     for pictures, labels in loader:
@@ -57,8 +59,10 @@ def warm_up(model: ShapeNet, loader, device, steps=10):
         sgd.step()
 
 
-def export(model: ShapeNet, path, size=24):
-    """Writes the network in a form that needs no Python."""
+def export(checkpoint, path, size=24):
+    """Writes a trained network in a form that needs no Python."""
+    model = ShapeNet(len(NAMES))
+    model.load_state_dict(torch.load(checkpoint, weights_only=True)["model"])
     traced = torch.jit.trace(model, torch.zeros(1, 1, size, size))
     traced.save(path)
 
@@ -90,18 +94,20 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs * len(train_loader))
 
     warm_up(model, train_loader, device)
-    best, best_state = 0.0, None
+    best, best_state = -1.0, None
     for epoch in range(options.epochs):
-        loss = train_epoch(
+        loss, fitted = train_epoch(
             model, train_loader, optimizer, scheduler, criterion, centre, device, options.penalty
         )
-        validation_loss, accuracy, _ = evaluate(model, validation_loader, device)
-        print(f"epoch {epoch}: loss {loss:.3f}, validation {validation_loss:.3f}, accuracy {accuracy:.2f}")
+        _, accuracy, _ = evaluate(model, validation_loader, device)
+        print(f"epoch {epoch}: loss {loss:.3f}, accuracy {fitted:.2f} in training, {accuracy:.2f} in validation")
         if accuracy > best:
-            best, best_state = accuracy, model.state_dict()
-    torch.save({"model": best_state, "accuracy": best}, "shapes.pt")
+            best = accuracy
+            best_state = model.state_dict()
+    model.load_state_dict(best_state)
+    torch.save({"model": model.state_dict(), "accuracy": best}, "shapes.pt")
     if options.export:
-        export(model, options.export)
+        export("shapes.pt", options.export)
 
 
 if __name__ == "__main__":
