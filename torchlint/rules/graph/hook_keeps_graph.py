@@ -193,7 +193,8 @@ def from_outside(model: FileModel, kept: ast.expr, hook: Hook) -> bool:
 def emptied(model: FileModel, path: str) -> bool:
     """Whether the file clears, pops, deletes or makes anew what it appends to, or hands it to other code."""
     made = 0
-    for node in model.nodes(ast.Name, ast.Attribute):
+    nodes: list[ast.Name | ast.Attribute] = [*model.nodes(ast.Name), *model.nodes(ast.Attribute)]
+    for node in nodes:
         if path_of(node) != path:
             continue
         made += isinstance(node.ctx, ast.Store)

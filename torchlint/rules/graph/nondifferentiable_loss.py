@@ -99,6 +99,9 @@ CLEAN = [
     (out * (out > 0).float()).sum().backward()
     total = torch.zeros((), requires_grad=True)
     total.backward()
+    mask = (x > 0).float()
+    total = (mask * net(x).sum()).sum()
+    total.backward()
     """,
 ]
 
@@ -163,12 +166,20 @@ def cut_in(model: FileModel, expr: ast.expr, depth: int) -> ast.expr | None:
     named = model.value(node).name.rpartition(".")[2]
     word = called(node)
     if (isinstance(node, ast.Compare) or (word in CUTTING and named in (word, "eq"))) and any(
-            model.value(each).attached for each in given):
+            may_hold_graph(model, each) for each in given):
         return node
     for each in given:
         if not model.value(each).attached and (found := cut_in(model, each, depth + 1)) is not None:
             return found
     return None
+
+
+def may_hold_graph(model: FileModel, expr: ast.expr) -> bool:
+    """Whether a value has a graph, or is the unknown result of a call, such as a model's."""
+    value = model.value(expr)
+    node = origin(model, expr) if value.known else None
+    return value.attached or (value.grad is not Grad.NO and isinstance(expr, (ast.Name, ast.Call)) and (
+        not value.known or isinstance(node, ast.Call)) and not isinstance(value.const, (int, float)))
 
 
 def called(node: ast.expr) -> str:
