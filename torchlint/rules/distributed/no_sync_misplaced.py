@@ -87,6 +87,8 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """`with` blocks over no_sync that hold a backward and nothing that could be a forward."""
     for block in model.nodes(ast.With, ast.AsyncWith):
+        if not isinstance(block, (ast.With, ast.AsyncWith)):
+            continue
         for item in block.items:
             if enters_no_sync(model, item.context_expr) and only_backward(model, block):
                 yield Hit(
