@@ -67,7 +67,7 @@ EXAMPLES = [
 
 
         net = nn.Linear(2, 3)
-        train(net, [(torch.ones(4, 2), torch.zeros(4).long())], torch.optim.SGD(net.parameters(), lr=0.1))
+        train(net, [(torch.ones(4, 2), torch.zeros(4, dtype=torch.long))], torch.optim.SGD(net.parameters(), lr=0.1))
         """,
         good="""
         import torch
@@ -87,7 +87,7 @@ EXAMPLES = [
 
 
         net = nn.Linear(2, 3)
-        train(net, [(torch.ones(4, 2), torch.zeros(4).long())], torch.optim.SGD(net.parameters(), lr=0.1))
+        train(net, [(torch.ones(4, 2), torch.zeros(4, dtype=torch.long))], torch.optim.SGD(net.parameters(), lr=0.1))
         """,
     ),
 ]
