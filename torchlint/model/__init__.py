@@ -4,6 +4,7 @@ Rules never walk a tree. They loop over `model.nodes(ast.Call)` and ask: `name_o
 origin of an expression under any import style, `value` for what it evaluates to at that point,
 `place` for where it stands, `flow` for the order of events in a function.
 """
+
 from __future__ import annotations
 
 import ast
@@ -26,27 +27,71 @@ from torchlint.model.tree import Node, Place, Tree
 from torchlint.model.values import NONE, UNKNOWN, Grad, Kind, Value
 from torchlint.project import FileIndex, Project, Scope, Symbol
 
-__all__ = ["NONE", "UNKNOWN", "ClassInfo", "Confidence", "Event", "FileModel", "Flow", "FunctionInfo", "Grad",
-           "Kind", "Place", "Value"]
+__all__ = [
+    "NONE",
+    "UNKNOWN",
+    "ClassInfo",
+    "Confidence",
+    "Event",
+    "FileModel",
+    "Flow",
+    "FunctionInfo",
+    "Grad",
+    "Kind",
+    "Place",
+    "Value",
+]
 
 MAX_NESTING = 12  # analyses that wait for one another
 
 BUILTINS = frozenset(dir(builtins))
 # Builtins that libraries meant for star imports (torch, numpy, pylab, math) replace.
-SHADOWED = frozenset({"abs", "all", "any", "bool", "complex", "divmod", "float", "int", "max", "min", "pow", "round",
-                      "sum", "range", "open", "set", "map", "filter", "object", "str", "bytes", "hash", "input", "slice"})
+SHADOWED = frozenset(
+    {
+        "abs",
+        "all",
+        "any",
+        "bool",
+        "complex",
+        "divmod",
+        "float",
+        "int",
+        "max",
+        "min",
+        "pow",
+        "round",
+        "sum",
+        "range",
+        "open",
+        "set",
+        "map",
+        "filter",
+        "object",
+        "str",
+        "bytes",
+        "hash",
+        "input",
+        "slice",
+    }
+)
 
 
 def is_known(dotted: str) -> bool:
     """Whether torch has something of that canonical name."""
-    return (knowledge.function(dotted) is not None or knowledge.module_class(dotted) is not None
-            or knowledge.torch_class(dotted) is not None)
+    return (
+        knowledge.function(dotted) is not None
+        or knowledge.module_class(dotted) is not None
+        or knowledge.torch_class(dotted) is not None
+    )
 
 
 def is_placeholder(node: ast.AST) -> bool:
     """`name = None`, as written where an import failed."""
-    return (isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Constant)
-            and node.value.value is None)
+    return (
+        isinstance(node, (ast.Assign, ast.AnnAssign))
+        and isinstance(node.value, ast.Constant)
+        and node.value.value is None
+    )
 
 
 class FileModel:
@@ -187,8 +232,9 @@ class FileModel:
 
     def uses(self, name: str, scope_node: ast.AST) -> list[ast.Name]:
         """Loads of a local name inside a function or module node, nested functions included, in source order."""
-        return [n for n in ast.walk(scope_node)
-                if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)]
+        return [
+            n for n in ast.walk(scope_node) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+        ]
 
     # -- names --------------------------------------------------------------------------------
 
@@ -234,16 +280,19 @@ class FileModel:
             nodes = [node for node in nodes if not is_placeholder(node)] or nodes
         if all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in nodes):
             return self.canonical(scope.imports[name])
-        if len(nodes) > 1 and not all(isinstance(n, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
-                                      for n in nodes):
+        if len(nodes) > 1 and not all(
+            isinstance(n, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)) for n in nodes
+        ):
             return ""
         match nodes[-1]:
             case ast.ClassDef() as node:
                 return self._defined(self.class_info(node).dotted, node)
             case ast.FunctionDef() | ast.AsyncFunctionDef() as node:
                 return self._defined(self.function_info(node).dotted, node)
-            case (ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value)
-                  | ast.AnnAssign(target=ast.Name(), value=ast.Name() | ast.Attribute() as value)):
+            case (
+                ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value)
+                | ast.AnnAssign(target=ast.Name(), value=ast.Name() | ast.Attribute() as value)
+            ):
                 return self.name_of(value)
             case ast.Import() | ast.ImportFrom():
                 return self.canonical(scope.imports[name])

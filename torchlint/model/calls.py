@@ -1,4 +1,5 @@
 """Calls: which function, class or method is meant, and following it where its code can be seen."""
+
 from __future__ import annotations
 
 import ast
@@ -96,8 +97,14 @@ def call_function(run: Run, node: ast.Call, callee: Value, args: list[Value], ke
 def follow_value(run: Run, node: ast.AST, callee: Value, args: list[Value], keywords: Keywords) -> Value:
     """Follow a project function that a value stands for, with what `functools.partial` bound before."""
     assert callee.func is not None
-    return inline(run, node, callee.func, callee.bound, [*(callee.elements or ()), *args],
-                  {**{str(k): v for k, v in callee.fields}, **keywords})
+    return inline(
+        run,
+        node,
+        callee.func,
+        callee.bound,
+        [*(callee.elements or ()), *args],
+        {**{str(k): v for k, v in callee.fields}, **keywords},
+    )
 
 
 def apply_function(run: Run, node: ast.Call, owner: Value, args: list[Value]) -> Value:
@@ -112,15 +119,24 @@ def apply_function(run: Run, node: ast.Call, owner: Value, args: list[Value]) ->
     run.event("apply", node, owner, args=tuple(args), name=owner.name)
     if returned.kind is Kind.TUPLE and returned.elements is not None:
         parts = tuple(
-            Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=grad, ident=(node, i), storage=(node, i), site=node,
-                  graph=tensors.grown(run, node, args))
-            for i in range(len(returned.elements)))
+            Value(
+                Kind.TENSOR,
+                sure=Confidence.LIKELY,
+                grad=grad,
+                ident=(node, i),
+                storage=(node, i),
+                site=node,
+                graph=tensors.grown(run, node, args),
+            )
+            for i in range(len(returned.elements))
+        )
         return Value(Kind.TUPLE, elements=parts, ident=node, site=node)
     return tensors.result(run, node, tuple(args), name=owner.name, grad=grad).but(sure=Confidence.LIKELY)
 
 
-def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, args: list[Value],
-           keywords: Keywords) -> Value:
+def inline(
+    run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, args: list[Value], keywords: Keywords
+) -> Value:
     """Follow a project function with what is passed to it; its events become the caller's."""
     from torchlint.model.interp import MAX_DEPTH
 
@@ -142,7 +158,7 @@ def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, 
     if shares:
         for key, value in run.env.items():  # type: ignore[union-attr]
             if key.startswith(prefix + "."):
-                env[inner_self + key[len(prefix):]] = value
+                env[inner_self + key[len(prefix) :]] = value
     grad = func.declared_grad if func.declared_grad is not None else run.grad
     flow = followed(run, func, env, grad) if telling(env, func) else own_flow(func, grad)
     if flow is None:
@@ -153,7 +169,7 @@ def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, 
     if shares:
         for key, value in flow.end.items():
             if key.startswith(inner_self + ".") and value != env.get(key):
-                run.env[prefix + key[len(inner_self):]] = lifted(run, value, node, flow)  # type: ignore[index]
+                run.env[prefix + key[len(inner_self) :]] = lifted(run, value, node, flow)  # type: ignore[index]
     if run.grad is not None and func.declared_grad is None and flow.grad_after is not run.grad:
         run.grad = flow.grad_after
     return lifted(run, flow.returns, node, flow)
@@ -161,8 +177,22 @@ def inline(run: Run, node: ast.AST, func: FunctionInfo, receiver: Value | None, 
 
 # What a caller must hear of however deep it happens: the parts of a training step.
 VITAL = {
-    "backward", "step", "zero_grad", "clear_grad", "set_grad", "clip", "unscale", "scaler_update", "scheduler_step",
-    "train", "eval", "set_mode", "make_optimizer", "add_params", "collective", "load_state",
+    "backward",
+    "step",
+    "zero_grad",
+    "clear_grad",
+    "set_grad",
+    "clip",
+    "unscale",
+    "scaler_update",
+    "scheduler_step",
+    "train",
+    "eval",
+    "set_mode",
+    "make_optimizer",
+    "add_params",
+    "collective",
+    "load_state",
 }
 MAX_EVENTS = 2_000  # of one flow; beyond it helpers are only heard with what is vital
 HEARD_DEPTH = 3
@@ -242,8 +272,15 @@ def followed(run: Run, func: FunctionInfo, env: dict[str, Value], grad: bool | N
     if known is not None:
         return known
     before = session.cuts
-    sub = Run(func.model, env=env.copy(), grad=grad, depth=run.depth + 1, budget=run.budget,
-              active=(*run.active, func.node), outer=run)
+    sub = Run(
+        func.model,
+        env=env.copy(),
+        grad=grad,
+        depth=run.depth + 1,
+        budget=run.budget,
+        active=(*run.active, func.node),
+        outer=run,
+    )
     flow = follow(sub, func)
     if session.cuts == before and run.budget.steps > 0:
         session.followed[key] = flow
@@ -288,10 +325,16 @@ def bind(func: FunctionInfo, receiver: Value | None, args: list[Value], keywords
             given = func.default_of(arg)
         if given is None or not given.known:
             declared = func.declared_value(arg)
-            given = declared if declared is not None and declared.known else given if given is not None else Value(ident=arg)
+            given = (
+                declared
+                if declared is not None and declared.known
+                else given
+                if given is not None
+                else Value(ident=arg)
+            )
         env[arg.arg] = given
     if func.args.vararg is not None:
-        rest = tuple(values[len(params):])
+        rest = tuple(values[len(params) :])
         env[func.args.vararg.arg] = Value(Kind.TUPLE, elements=rest)
     if func.args.kwarg is not None:
         named = tuple((k, v) for k, v in keywords.items() if k not in env and k != "**")
@@ -301,16 +344,20 @@ def bind(func: FunctionInfo, receiver: Value | None, args: list[Value], keywords
 
 def context_value(func: FunctionInfo) -> Value:
     """What a project context manager does to the grad mode of its block."""
-    modes = {
-        func.model.grad_at(node) for node in func.yields
-    }
+    modes = {func.model.grad_at(node) for node in func.yields}
     if modes == {False}:
         return Value(Kind.CONTEXT, name=func.dotted, func=func, facts=frozenset({"grad_off"}))
     return Value(Kind.CONTEXT, name=func.dotted, func=func)
 
 
-def method_result(run: Run, node: ast.AST, base: Value, name: str, args: tuple[Value, ...] | list[Value] = (),
-                  keywords: Keywords | None = None) -> Value:
+def method_result(
+    run: Run,
+    node: ast.AST,
+    base: Value,
+    name: str,
+    args: tuple[Value, ...] | list[Value] = (),
+    keywords: Keywords | None = None,
+) -> Value:
     """The result of a special method of a project instance."""
     method = base.cls.method(name) if base.cls is not None else None
     if method is None:

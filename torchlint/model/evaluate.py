@@ -1,4 +1,5 @@
 """Expressions: what each evaluates to in the environment of the moment."""
+
 from __future__ import annotations
 
 import ast
@@ -187,7 +188,11 @@ def _member(base: Value, index: ast.expr, key: Value) -> Value:
         return base if isinstance(index, ast.Slice) else NUMBER
     if isinstance(index, ast.Slice):
         return base.but(elements=None, ident=index, fields=())
-    if base.elements is not None and isinstance(key.const, int) and -len(base.elements) <= key.const < len(base.elements):
+    if (
+        base.elements is not None
+        and isinstance(key.const, int)
+        and -len(base.elements) <= key.const < len(base.elements)
+    ):
         return base.elements[key.const]
     if base.kind is Kind.DICT and key.const is not None:
         found = base.field(key.const)
@@ -275,12 +280,32 @@ def _yield(run: Run, node: ast.Yield | ast.YieldFrom) -> Value:
 
 
 EXPRESSIONS: dict[type[ast.AST], Callable[[Run, Any], Value]] = {
-    ast.Name: _name, ast.Constant: _constant, ast.BinOp: _binary, ast.UnaryOp: _unary, ast.Compare: _compare,
-    ast.BoolOp: _bool_op, ast.IfExp: _ternary, ast.Tuple: _tuple, ast.List: _tuple, ast.Set: _set, ast.Dict: _dict,
-    ast.Attribute: _attribute, ast.Subscript: _subscript, ast.Slice: _slice, ast.ListComp: _comprehension,
-    ast.SetComp: _comprehension, ast.GeneratorExp: _comprehension, ast.DictComp: _dict_comprehension,
-    ast.Lambda: _lambda, ast.NamedExpr: _named, ast.Starred: _starred, ast.JoinedStr: _string, ast.Await: _await,
-    ast.Yield: _yield, ast.YieldFrom: _yield, ast.Call: calls.call,
+    ast.Name: _name,
+    ast.Constant: _constant,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary,
+    ast.Compare: _compare,
+    ast.BoolOp: _bool_op,
+    ast.IfExp: _ternary,
+    ast.Tuple: _tuple,
+    ast.List: _tuple,
+    ast.Set: _set,
+    ast.Dict: _dict,
+    ast.Attribute: _attribute,
+    ast.Subscript: _subscript,
+    ast.Slice: _slice,
+    ast.ListComp: _comprehension,
+    ast.SetComp: _comprehension,
+    ast.GeneratorExp: _comprehension,
+    ast.DictComp: _dict_comprehension,
+    ast.Lambda: _lambda,
+    ast.NamedExpr: _named,
+    ast.Starred: _starred,
+    ast.JoinedStr: _string,
+    ast.Await: _await,
+    ast.Yield: _yield,
+    ast.YieldFrom: _yield,
+    ast.Call: calls.call,
 }
 
 
@@ -328,8 +353,10 @@ def unpacked(run: Run, value: Value, elts: list[ast.expr], at: ast.AST) -> list[
     if value.elements is not None and len(value.elements) == len(elts) and not starred:
         return list(value.elements)
     if starred and value.elements is not None:
-        return [UNKNOWN if isinstance(elt, ast.Starred) else value.elements[i] if i < len(value.elements) else UNKNOWN
-                for i, elt in enumerate(elts)]
+        return [
+            UNKNOWN if isinstance(elt, ast.Starred) else value.elements[i] if i < len(value.elements) else UNKNOWN
+            for i, elt in enumerate(elts)
+        ]
     if value.kind is Kind.SIZE:
         return [NUMBER] * len(elts)
     item = item_of(run, value, at)
@@ -365,8 +392,7 @@ def augmented(run: Run, node: ast.AugAssign) -> None:
     after = tensors.binary(run, node, before, value)
     if before.is_tensor and "maybe_number" not in before.facts:
         tensors.changed_in_place(run, node, node.target, before, value, name="torch.Tensor.__iop__")
-        after = tensors.result(run, node, (before, value), name=after.name).but(
-            ident=before.ident, role=before.role)
+        after = tensors.result(run, node, (before, value), name=after.name).but(ident=before.ident, role=before.role)
         after = tensors.viewing(after, before)
     path = path_of(node.target)
     run.event("accumulate", node, before, value=value, path=path)

@@ -1,4 +1,5 @@
 """Functions of the project: parameters, decorators, and what is asked of their bodies."""
+
 from __future__ import annotations
 
 import ast
@@ -49,8 +50,11 @@ class FunctionInfo:
         """Module and qualified name."""
         if self.cls is not None:
             return f"{self.cls.dotted}.{self.name}"
-        outer = [a.name for a in self.model.ancestors(self.node)
-                 if isinstance(a, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
+        outer = [
+            a.name
+            for a in self.model.ancestors(self.node)
+            if isinstance(a, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        ]
         return ".".join([self.model.index.name, *reversed(outer), self.name])
 
     @property
@@ -204,7 +208,9 @@ class FunctionInfo:
 
     def _find_call_sites(self) -> list[ast.Call]:
         if self.name == "__init__" and self.cls is not None:
-            return [c for c in self.model.calls_named(self.cls.node.name) if self.model.class_info_of(c.func) is self.cls]
+            return [
+                c for c in self.model.calls_named(self.cls.node.name) if self.model.class_info_of(c.func) is self.cls
+            ]
         if self.name == "forward" and self.cls is not None and self.cls.is_module:
             return []
         found = []
@@ -253,8 +259,13 @@ class FunctionInfo:
             return self._as_parameter(passed.but(sure=min(passed.sure, Confidence.LIKELY)), arg)
         used = self.used_as(arg.arg)
         if used is not Kind.UNKNOWN:
-            return Value(used, sure=Confidence.LIKELY, ident=arg, storage=arg,
-                         grad=Grad.YES if used is Kind.TENSOR else Grad.UNKNOWN)
+            return Value(
+                used,
+                sure=Confidence.LIKELY,
+                ident=arg,
+                storage=arg,
+                grad=Grad.YES if used is Kind.TENSOR else Grad.UNKNOWN,
+            )
         default = self.default_of(arg)
         if default is not None and default.kind in (Kind.NUMBER, Kind.STRING):
             return Value(default.kind, sure=Confidence.LIKELY, ident=arg)
@@ -303,7 +314,7 @@ class FunctionInfo:
 
     @functools.cached_property
     def used_methods(self) -> dict[str, set[str]]:
-        """For each name or `self.x` path, the attributes that the body reads from it; calls without arguments as "x()"."""
+        """For each name or `self.x` path, the attributes that the body reads from it; argument-less calls as "x()"."""
         found: dict[str, set[str]] = {}
         for node in self.own_nodes:
             match node:
@@ -368,9 +379,7 @@ class FunctionInfo:
         position = self.params.index(arg)
         if self.cls is not None and not self.is_static and not self._called_through_class(call):
             position -= 1
-        if 0 <= position < len(call.args) and not any(
-            isinstance(a, ast.Starred) for a in call.args[: position + 1]
-        ):
+        if 0 <= position < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args[: position + 1]):
             return call.args[position]
         return None
 
@@ -395,9 +404,12 @@ def runs_without_grad(bases: tuple[str, ...], method: str) -> bool:
     if word not in ("validation", "test", "predict") or method in ("test_dataloader", "predict_dataloader"):
         return False
     return any(
-        base and (info := knowledge.third_party_class(base)) is not None
-        and info.what == "module" and "framework_steps" in info.flags
-        for base in bases)
+        base
+        and (info := knowledge.third_party_class(base)) is not None
+        and info.what == "module"
+        and "framework_steps" in info.flags
+        for base in bases
+    )
 
 
 def makes_module(value: Value) -> bool:

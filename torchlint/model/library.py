@@ -1,4 +1,5 @@
 """Functions of Python, torch and other libraries whose meaning is more than their signature."""
+
 from __future__ import annotations
 
 import ast
@@ -16,10 +17,28 @@ if TYPE_CHECKING:
 Keywords = dict[str, Value]
 Handler = Callable[["Run", ast.Call, str, list[Value], Keywords], "Value | None"]
 COLLECTIVES = {
-    "barrier", "all_reduce", "all_gather", "broadcast", "reduce", "gather", "scatter", "reduce_scatter",
-    "all_to_all", "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list",
-    "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "monitored_barrier", "send", "recv",
-    "isend", "irecv", "batch_isend_irecv",
+    "barrier",
+    "all_reduce",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "all_to_all",
+    "all_gather_object",
+    "broadcast_object_list",
+    "gather_object",
+    "scatter_object_list",
+    "all_gather_into_tensor",
+    "reduce_scatter_tensor",
+    "all_to_all_single",
+    "monitored_barrier",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "batch_isend_irecv",
 }
 
 
@@ -47,16 +66,36 @@ def call(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywo
 
 def makes_model(name: str) -> bool:
     """Functions of model zoos that return a Module: `torchvision.models.resnet18`, `timm.create_model`."""
-    if name in ("timm.create_model", "timm.models.create_model", "torchvision.models.get_model", "open_clip.create_model"):
+    if name in (
+        "timm.create_model",
+        "timm.models.create_model",
+        "torchvision.models.get_model",
+        "open_clip.create_model",
+    ):
         return True
     tail = name.rpartition(".")[2]
-    return name.startswith("torchvision.models.") and tail[:1].islower() and not tail.startswith(("get_", "list_")) and (
-        tail not in NO_MODELS)
+    return (
+        name.startswith("torchvision.models.")
+        and tail[:1].islower()
+        and not tail.startswith(("get_", "list_"))
+        and (tail not in NO_MODELS)
+    )
 
 
 # Other functions and subpackages below torchvision.models.
-NO_MODELS = {"register_model", "handle_legacy_interface", "detection", "segmentation", "video", "quantization",
-             "optical_flow", "feature_extraction", "create_feature_extractor", "misc", "boxes"}
+NO_MODELS = {
+    "register_model",
+    "handle_legacy_interface",
+    "detection",
+    "segmentation",
+    "video",
+    "quantization",
+    "optical_flow",
+    "feature_extraction",
+    "create_feature_extractor",
+    "misc",
+    "boxes",
+}
 
 
 # -- Python -----------------------------------------------------------------------------------
@@ -68,7 +107,9 @@ def number(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Key
         run.event("host_read", node, args[0], name=name)
     const = args[0].const if args else None
     if isinstance(const, (int, float)) and name in ("builtins.int", "builtins.float"):
-        return Value(Kind.NUMBER, const=int(const) if name.endswith("int") and const == const and abs(const) < 1e300 else const)
+        return Value(
+            Kind.NUMBER, const=int(const) if name.endswith("int") and const == const and abs(const) < 1e300 else const
+        )
     return NUMBER
 
 
@@ -92,7 +133,11 @@ def iterate(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Ke
     tail = name.rpartition(".")[2]
     nodes = [a.value if isinstance(a, ast.Starred) else a for a in node.args]
     items = [item_of(run, value, at) for value, at in zip(args, nodes, strict=False)]
-    over = frozenset({"over_loader"}) if any(v.kind is Kind.LOADER or "over_loader" in v.facts for v in args) else frozenset()
+    over = (
+        frozenset({"over_loader"})
+        if any(v.kind is Kind.LOADER or "over_loader" in v.facts for v in args)
+        else frozenset()
+    )
     match tail:
         case "enumerate":
             item = Value(Kind.TUPLE, elements=(NUMBER, items[0] if items else UNKNOWN))
@@ -162,8 +207,17 @@ def parent(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Key
 def get_attribute(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:
     """`getattr(x, "name")` with a literal name."""
     if len(args) >= 2 and args[1].const == "data" and args[0].is_tensor:
-        return args[0].but(grad=Grad.NO, ident=node, site=node, name="torch.Tensor.data", role="", graph=frozenset(),
-                           bound=args[0], facts=args[0].facts | {"through_data"}, carried=frozenset())
+        return args[0].but(
+            grad=Grad.NO,
+            ident=node,
+            site=node,
+            name="torch.Tensor.data",
+            role="",
+            graph=frozenset(),
+            bound=args[0],
+            facts=args[0].facts | {"through_data"},
+            carried=frozenset(),
+        )
     return UNKNOWN
 
 
@@ -229,9 +283,16 @@ def gradient(run: Run, node: ast.Call, name: str, args: list[Value], keywords: K
     state = {True: Grad.YES, False: Grad.NO}.get(flag.const, Grad.UNKNOWN) if run.grad is not False else Grad.NO
     run.event("autograd_grad", node, args[0] if args else keywords.get("outputs", UNKNOWN), args=tuple(args), name=name)
     outputs = args[:1] or [keywords.get("outputs", UNKNOWN)]
-    item = Value(Kind.TENSOR, name=name, grad=state, ident=node, storage=node, site=node,
-                 graph=tensors.grown(run, node, outputs) if state is not Grad.NO else frozenset(),
-                 facts=frozenset({"first_order"}) if flag.const is not True else frozenset())
+    item = Value(
+        Kind.TENSOR,
+        name=name,
+        grad=state,
+        ident=node,
+        storage=node,
+        site=node,
+        graph=tensors.grown(run, node, outputs) if state is not Grad.NO else frozenset(),
+        facts=frozenset({"first_order"}) if flag.const is not True else frozenset(),
+    )
     inputs = args[1] if len(args) > 1 else keywords.get("inputs", UNKNOWN)
     elements = tuple(item.but(ident=(node, i)) for i in range(len(inputs.elements))) if inputs.elements else None
     if inputs.is_tensor:
@@ -263,8 +324,17 @@ def variable(run: Run, node: ast.Call, name: str, args: list[Value], keywords: K
     """`Variable(x)` is x."""
     first = args[0] if args else keywords.get("data", UNKNOWN)
     flag = keywords.get("requires_grad")
-    value = first if first.is_tensor else Value(
-        Kind.TENSOR, sure=Confidence.LIKELY, grad=Grad.UNKNOWN if not first.known else Grad.NO, ident=node, storage=node)
+    value = (
+        first
+        if first.is_tensor
+        else Value(
+            Kind.TENSOR,
+            sure=Confidence.LIKELY,
+            grad=Grad.UNKNOWN if not first.known else Grad.NO,
+            ident=node,
+            storage=node,
+        )
+    )
     if flag is not None and isinstance(flag.const, bool):
         value = tensors.with_requires_grad(value, flag.const)
     return value.but(site=node, ident=node, name=name)
@@ -323,31 +393,88 @@ def to_parameters(run: Run, node: ast.Call, name: str, args: list[Value], keywor
     return tensors.result(run, node, tuple(args), name=name, grad=Grad.YES if run.grad else Grad.NO)
 
 
-NUMBERS = ("torch.distributed.get_rank", "torch.distributed.get_world_size", "torch.distributed.is_initialized",
-           "torch.distributed.is_available", "torch.cuda.is_available", "torch.cuda.device_count",
-           "torch.is_grad_enabled", "torch.get_num_threads", "time.time", "time.perf_counter", "random.random",
-           "random.randint", "random.uniform", "random.randrange", "random.gauss")
+NUMBERS = (
+    "torch.distributed.get_rank",
+    "torch.distributed.get_world_size",
+    "torch.distributed.is_initialized",
+    "torch.distributed.is_available",
+    "torch.cuda.is_available",
+    "torch.cuda.device_count",
+    "torch.is_grad_enabled",
+    "torch.get_num_threads",
+    "time.time",
+    "time.perf_counter",
+    "random.random",
+    "random.randint",
+    "random.uniform",
+    "random.randrange",
+    "random.gauss",
+)
 HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(NUMBERS, length),
-    "builtins.float": number, "builtins.int": number, "builtins.bool": number, "builtins.round": number,
-    "builtins.str": text, "builtins.repr": text, "builtins.print": text, "builtins.format": text,
-    "builtins.len": length, "builtins.isinstance": length, "builtins.hasattr": length, "builtins.id": length,
-    "builtins.issubclass": length, "builtins.callable": length, "builtins.any": length, "builtins.all": length,
-    "builtins.enumerate": iterate, "builtins.zip": iterate, "builtins.range": iterate, "builtins.reversed": iterate,
-    "builtins.sorted": iterate, "builtins.iter": iterate, "itertools.cycle": iterate, "itertools.islice": iterate,
-    "itertools.chain": iterate, "itertools.zip_longest": iterate,
-    "tqdm.tqdm": iterate, "tqdm.auto.tqdm": iterate, "tqdm.trange": iterate, "tqdm.notebook.tqdm": iterate,
-    "tqdm.auto.trange": iterate, "rich.progress.track": iterate, "tqdm.rich.tqdm": iterate,
-    "builtins.map": mapping, "builtins.filter": mapping, "builtins.next": following,
-    "builtins.sum": total, "builtins.max": total, "builtins.min": total, "builtins.abs": total,
-    "builtins.super": parent, "builtins.getattr": get_attribute, "builtins.setattr": set_attribute,
-    "functools.partial": partial, "copy.deepcopy": copied, "copy.copy": copied,
-    "torch.autograd.backward": backward, "torch.autograd.grad": gradient,
-    "torch.nn.utils.clip_grad_norm_": clip, "torch.nn.utils.clip_grad_value_": clip, "torch.nn.utils.clip_grad_norm": clip,
+    "builtins.float": number,
+    "builtins.int": number,
+    "builtins.bool": number,
+    "builtins.round": number,
+    "builtins.str": text,
+    "builtins.repr": text,
+    "builtins.print": text,
+    "builtins.format": text,
+    "builtins.len": length,
+    "builtins.isinstance": length,
+    "builtins.hasattr": length,
+    "builtins.id": length,
+    "builtins.issubclass": length,
+    "builtins.callable": length,
+    "builtins.any": length,
+    "builtins.all": length,
+    "builtins.enumerate": iterate,
+    "builtins.zip": iterate,
+    "builtins.range": iterate,
+    "builtins.reversed": iterate,
+    "builtins.sorted": iterate,
+    "builtins.iter": iterate,
+    "itertools.cycle": iterate,
+    "itertools.islice": iterate,
+    "itertools.chain": iterate,
+    "itertools.zip_longest": iterate,
+    "tqdm.tqdm": iterate,
+    "tqdm.auto.tqdm": iterate,
+    "tqdm.trange": iterate,
+    "tqdm.notebook.tqdm": iterate,
+    "tqdm.auto.trange": iterate,
+    "rich.progress.track": iterate,
+    "tqdm.rich.tqdm": iterate,
+    "builtins.map": mapping,
+    "builtins.filter": mapping,
+    "builtins.next": following,
+    "builtins.sum": total,
+    "builtins.max": total,
+    "builtins.min": total,
+    "builtins.abs": total,
+    "builtins.super": parent,
+    "builtins.getattr": get_attribute,
+    "builtins.setattr": set_attribute,
+    "functools.partial": partial,
+    "copy.deepcopy": copied,
+    "copy.copy": copied,
+    "torch.autograd.backward": backward,
+    "torch.autograd.grad": gradient,
+    "torch.nn.utils.clip_grad_norm_": clip,
+    "torch.nn.utils.clip_grad_value_": clip,
+    "torch.nn.utils.clip_grad_norm": clip,
     "torch.nn.utils.clip_grads_with_norm_": clip,
-    "torch.set_grad_enabled": set_mode, "torch.no_grad": grad_context, "torch.inference_mode": grad_context,
-    "torch.enable_grad": grad_context, "torch.autograd.Variable": variable,
-    "torch.compile": same, "torch.jit.script": same, "torch.utils.checkpoint.checkpoint": checkpoint,
-    "torch.nn.parallel.data_parallel": data_parallel, "torch.nn.parallel.data_parallel.data_parallel": data_parallel,
-    "torch.load": loaded, "torch.save": saved, "torch.nn.utils.parameters_to_vector": to_parameters,
+    "torch.set_grad_enabled": set_mode,
+    "torch.no_grad": grad_context,
+    "torch.inference_mode": grad_context,
+    "torch.enable_grad": grad_context,
+    "torch.autograd.Variable": variable,
+    "torch.compile": same,
+    "torch.jit.script": same,
+    "torch.utils.checkpoint.checkpoint": checkpoint,
+    "torch.nn.parallel.data_parallel": data_parallel,
+    "torch.nn.parallel.data_parallel.data_parallel": data_parallel,
+    "torch.load": loaded,
+    "torch.save": saved,
+    "torch.nn.utils.parameters_to_vector": to_parameters,
 }

@@ -1,4 +1,5 @@
 """Methods of receivers that are not tensors: optimizers, modules, scalers, containers, and the unknown."""
+
 from __future__ import annotations
 
 import ast
@@ -17,16 +18,34 @@ if TYPE_CHECKING:
 Keywords = dict[str, Value]
 Method = Callable[["Run", ast.Call, Value, str, list[Value], Keywords], "Value | None"]
 SELF_RETURNING = {
-    "to", "cuda", "cpu", "float", "half", "double", "bfloat16", "train", "eval", "requires_grad_", "apply", "type",
-    "share_memory", "xpu", "to_empty", "ipu",
+    "to",
+    "cuda",
+    "cpu",
+    "float",
+    "half",
+    "double",
+    "bfloat16",
+    "train",
+    "eval",
+    "requires_grad_",
+    "apply",
+    "type",
+    "share_memory",
+    "xpu",
+    "to_empty",
+    "ipu",
 }
 CONVERSIONS = {"to", "cuda", "cpu", "float", "half", "double", "bfloat16", "type", "to_empty"}
 HOOKS = {
-    "register_forward_hook", "register_forward_pre_hook", "register_backward_hook", "register_full_backward_hook",
-    "register_full_backward_pre_hook", "register_state_dict_pre_hook", "register_load_state_dict_post_hook",
+    "register_forward_hook",
+    "register_forward_pre_hook",
+    "register_backward_hook",
+    "register_full_backward_hook",
+    "register_full_backward_pre_hook",
+    "register_state_dict_pre_hook",
+    "register_load_state_dict_post_hook",
 }
-GROWING = {"append": 0, "appendleft": 0, "add": 0, "insert": 1, "extend": 0, "extendleft": 0, "put": 0,
-           "append_": 0}
+GROWING = {"append": 0, "appendleft": 0, "add": 0, "insert": 1, "extend": 0, "extendleft": 0, "put": 0, "append_": 0}
 # Class methods that return an instance.
 MAKERS = {"from_pretrained", "from_config", "_from_config", "load_from_checkpoint", "from_state_dict"}
 # Keyword arguments that only a tensor's backward takes.
@@ -48,7 +67,9 @@ def call(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: Key
 # -- modules ----------------------------------------------------------------------------------
 
 
-def module_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def module_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of torch.nn.Module."""
     if name in ("train", "eval"):
         flag = args[0] if args else keywords.get("mode")
@@ -68,8 +89,13 @@ def module_method(run: Run, node: ast.Call, base: Value, name: str, args: list[V
         pair = Value(Kind.TUPLE, elements=(STRING, Value(Kind.MODULE, ident=(base.ident, name))))
         return Value(Kind.LIST, item=pair, facts=frozenset({"generator"}))
     if name == "state_dict":
-        return Value(Kind.STATE_DICT, bound=base, ident=node, site=node, item=Value(
-            Kind.TENSOR, grad=Grad.NO, ident=(base.ident, "state"), storage=(base.ident, "state")))
+        return Value(
+            Kind.STATE_DICT,
+            bound=base,
+            ident=node,
+            site=node,
+            item=Value(Kind.TENSOR, grad=Grad.NO, ident=(base.ident, "state"), storage=(base.ident, "state")),
+        )
     if name == "load_state_dict":
         run.event("load_state", node, base, args=tuple(args), name=name)
         return Value(Kind.TUPLE)
@@ -99,16 +125,26 @@ def registered_tensors(node: ast.Call, base: Value, name: str) -> Value:
     if "buffers" in name:
         tensor = Value(Kind.TENSOR, role="buffer", grad=Grad.NO, ident=(base.ident, name), storage=(base.ident, name))
     else:
-        tensor = Value(Kind.TENSOR, role="parameter", grad=Grad.YES, ident=(base.ident, name), storage=(base.ident, name),
-                       bound=base)
+        tensor = Value(
+            Kind.TENSOR,
+            role="parameter",
+            grad=Grad.YES,
+            ident=(base.ident, name),
+            storage=(base.ident, name),
+            bound=base,
+        )
     item = Value(Kind.TUPLE, elements=(STRING, tensor)) if name.startswith("named") else tensor
-    return Value(Kind.PARAMETERS, bound=base, ident=node, site=node, item=item, name=name, facts=frozenset({"generator"}))
+    return Value(
+        Kind.PARAMETERS, bound=base, ident=node, site=node, item=item, name=name, facts=frozenset({"generator"})
+    )
 
 
 # -- optimizers and the like ------------------------------------------------------------------
 
 
-def optimizer_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def optimizer_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of optimizers."""
     match name:
         case "step":
@@ -141,7 +177,9 @@ def follow_closure(run: Run, node: ast.Call, args: list[Value]) -> None:
         calls.follow_value(run, node, args[0], [], {})
 
 
-def scheduler_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def scheduler_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of learning-rate schedulers."""
     if name == "step":
         run.event("scheduler_step", node, base, args=tuple(args), name=name)
@@ -153,14 +191,30 @@ def scheduler_method(run: Run, node: ast.Call, base: Value, name: str, args: lis
     return None
 
 
-def scaler_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def scaler_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of GradScaler."""
     first = args[0] if args else UNKNOWN
     match name:
         case "scale":
-            return first.but(ident=node, site=node, facts=first.facts | {"scaled"}, bound=base) if first.is_tensor else (
-                Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=Grad.YES, ident=node, storage=node, site=node,
-                      facts=frozenset({"scaled"}), bound=base, graph=tensors.made_from(node, first).graph))
+            return (
+                first.but(ident=node, site=node, facts=first.facts | {"scaled"}, bound=base)
+                if first.is_tensor
+                else (
+                    Value(
+                        Kind.TENSOR,
+                        sure=Confidence.LIKELY,
+                        grad=Grad.YES,
+                        ident=node,
+                        storage=node,
+                        site=node,
+                        facts=frozenset({"scaled"}),
+                        bound=base,
+                        graph=tensors.made_from(node, first).graph,
+                    )
+                )
+            )
         case "step":
             run.event("step", node, first, via=base, name="scaler.step")
             return UNKNOWN
@@ -173,7 +227,9 @@ def scaler_method(run: Run, node: ast.Call, base: Value, name: str, args: list[V
     return None
 
 
-def loader_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def loader_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of loaders and samplers."""
     if name == "set_epoch":
         run.event("set_epoch", node, base, args=tuple(args), name=name)
@@ -181,7 +237,9 @@ def loader_method(run: Run, node: ast.Call, base: Value, name: str, args: list[V
     return None
 
 
-def context_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def context_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of an autograd Function's ctx."""
     if name in ("save_for_backward", "mark_dirty", "mark_non_differentiable", "set_materialize_grads"):
         run.event("ctx", node, base, args=tuple(args), name=name)
@@ -189,13 +247,17 @@ def context_method(run: Run, node: ast.Call, base: Value, name: str, args: list[
     return None
 
 
-def handle_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def handle_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of hook handles and asynchronous work."""
     run.event(name, node, base, name=name)
     return NONE
 
 
-def class_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def class_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Class methods by which libraries make instances: `BertModel.from_pretrained(...)`."""
     if name not in MAKERS or not makes_module(base):
         return None
@@ -207,7 +269,9 @@ def class_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Va
 # -- containers -------------------------------------------------------------------------------
 
 
-def container_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def container_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of lists, dicts, sets and deques."""
     assert isinstance(node.func, ast.Attribute)
     from torchlint.model.evaluate import path_of
@@ -255,19 +319,25 @@ def container_method(run: Run, node: ast.Call, base: Value, name: str, args: lis
     return None
 
 
-def size_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def size_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of torch.Size."""
     return NUMBER if name == "numel" else None
 
 
-def text_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def text_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of strings."""
     if name in ("split", "rsplit", "splitlines"):
         return Value(Kind.LIST, item=STRING)
     return NUMBER if name in ("startswith", "endswith", "find", "isdigit", "count") else STRING
 
 
-def array_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def array_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of numpy arrays."""
     if name in ("item", "tolist"):
         return NUMBER if name == "item" else Value(Kind.LIST)
@@ -275,7 +345,9 @@ def array_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Va
     return Value(Kind.NDARRAY, sure=Confidence.LIKELY, ident=node, site=node, storage=node if fresh else base.storage)
 
 
-def random_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords) -> Value | None:
+def random_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """Methods of random generators."""
     if name == "manual_seed":
         return base
@@ -299,14 +371,19 @@ def by_name(run: Run, node: ast.Call, base: Value, name: str, args: list[Value],
     if base.kind is Kind.UNKNOWN and name in ("append", "extend", "add", "appendleft", "push", "update") and args:
         run.event("store", node, base, value=args[0], path=path, name=name)
         return None
-    if base.kind is Kind.UNKNOWN and "output" in base.facts and knowledge.method(name) is not None and (
-        name not in DICT_LIKE
+    if (
+        base.kind is Kind.UNKNOWN
+        and "output" in base.facts
+        and knowledge.method(name) is not None
+        and (name not in DICT_LIKE)
     ):
         tensor = base.but(kind=Kind.TENSOR, sure=Confidence.LIKELY)
         run.flow.values[node.func.value] = tensor
         return tensors.call_method(run, node, tensor, name, args, keywords)
     if base.kind is Kind.UNKNOWN and name in ("detach", "detach_") and not args:
-        run.flow.values[node.func.value] = Value(Kind.TENSOR, sure=Confidence.GUESS, ident=base.ident, storage=base.ident)
+        run.flow.values[node.func.value] = Value(
+            Kind.TENSOR, sure=Confidence.GUESS, ident=base.ident, storage=base.ident
+        )
         return Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=Grad.NO, ident=node, storage=base.ident, site=node)
     if base.kind is Kind.UNKNOWN and name == "item" and not args:
         run.event("host_read", node, base, name=name)
@@ -317,16 +394,28 @@ def by_name(run: Run, node: ast.Call, base: Value, name: str, args: list[Value],
         return base if base.facts & {"batch", "output"} else None
     if base.kind in CONTAINERS or base.kind in (Kind.STRING, Kind.NUMBER):
         return UNKNOWN
-    if base.kind is Kind.UNKNOWN and name in PREPARING and args and all(
-        value.kind in PREPARED or not value.known for value in args
+    if (
+        base.kind is Kind.UNKNOWN
+        and name in PREPARING
+        and args
+        and all(value.kind in PREPARED or not value.known for value in args)
     ):
         return prepared(node, args)
     return None
 
 
 # accelerate's and Lightning Fabric's way to wrap what the loop uses; the wrappers behave like what they wrap.
-PREPARING = {"prepare", "setup", "setup_module", "setup_optimizers", "setup_dataloaders", "prepare_model",
-             "prepare_optimizer", "prepare_data_loader", "prepare_scheduler"}
+PREPARING = {
+    "prepare",
+    "setup",
+    "setup_module",
+    "setup_optimizers",
+    "setup_dataloaders",
+    "prepare_model",
+    "prepare_optimizer",
+    "prepare_data_loader",
+    "prepare_scheduler",
+}
 PREPARED = {Kind.MODULE, Kind.OPTIMIZER, Kind.LOADER, Kind.SCHEDULER}
 
 
@@ -334,22 +423,34 @@ def prepared(node: ast.Call, args: list[Value]) -> Value | None:
     """What `accelerator.prepare(model, optimizer, ...)` hands back: its arguments, in order."""
     if not any(value.known for value in args) or any(isinstance(arg, ast.Starred) for arg in node.args):
         return None
-    given = tuple(value.but(sure=min(value.sure, Confidence.LIKELY), ident=(node, i)) if value.known else value
-                  for i, value in enumerate(args))
+    given = tuple(
+        value.but(sure=min(value.sure, Confidence.LIKELY), ident=(node, i)) if value.known else value
+        for i, value in enumerate(args)
+    )
     return given[0] if len(given) == 1 else Value(Kind.TUPLE, elements=given, ident=node, site=node)
 
 
 # Methods that a dict or dataclass of outputs has too.
 DICT_LIKE = {"values", "to", "copy_", "get", "type", "cuda", "cpu", "float", "half", "size"}
 UNKNOWN_EVENTS = {
-    "step": "unknown_step", "zero_grad": "zero_grad", "train": "train", "eval": "eval", "set_epoch": "set_epoch",
-    "unscale_": "unscale", "unscale_gradients": "unscale", "clip_grad_norm_": "clip", "clip_gradients": "clip",
-    "clip_grad_value_": "clip", "register_forward_hook": "register_hook", "load_state_dict": "load_state",
+    "step": "unknown_step",
+    "zero_grad": "zero_grad",
+    "train": "train",
+    "eval": "eval",
+    "set_epoch": "set_epoch",
+    "unscale_": "unscale",
+    "unscale_gradients": "unscale",
+    "clip_grad_norm_": "clip",
+    "clip_gradients": "clip",
+    "clip_grad_value_": "clip",
+    "register_forward_hook": "register_hook",
+    "load_state_dict": "load_state",
 }
 
 
-def unknown_backward(run: Run, node: ast.Call, base: Value, path: str, args: list[Value],
-                     keywords: Keywords) -> Value | None:
+def unknown_backward(
+    run: Run, node: ast.Call, base: Value, path: str, args: list[Value], keywords: Keywords
+) -> Value | None:
     """`x.backward()` proves that x carries a graph; `engine.backward(loss)` that loss does."""
     assert isinstance(node.func, ast.Attribute)
     from torchlint.model.evaluate import path_of
@@ -377,16 +478,36 @@ def unknown_backward(run: Run, node: ast.Call, base: Value, path: str, args: lis
 
 def proven(value: Value, node: ast.AST) -> Value:
     """An unknown value that backward is called on."""
-    return Value(Kind.TENSOR, sure=Confidence.LIKELY, grad=Grad.YES, ident=value.ident or node,
-                 storage=value.ident or node, site=value.site, source=value.source,
-                 graph=value.graph)
+    return Value(
+        Kind.TENSOR,
+        sure=Confidence.LIKELY,
+        grad=Grad.YES,
+        ident=value.ident or node,
+        storage=value.ident or node,
+        site=value.site,
+        source=value.source,
+        graph=value.graph,
+    )
 
 
 BY_KIND: dict[Kind, Method] = {
-    Kind.MODULE: module_method, Kind.OPTIMIZER: optimizer_method, Kind.SCHEDULER: scheduler_method,
-    Kind.SCALER: scaler_method, Kind.LOADER: loader_method, Kind.SAMPLER: loader_method, Kind.CTX: context_method,
-    Kind.HANDLE: handle_method, Kind.WORK: handle_method, Kind.LIST: container_method, Kind.DICT: container_method,
-    Kind.SET: container_method, Kind.TUPLE: container_method, Kind.STATE_DICT: container_method,
-    Kind.SIZE: size_method, Kind.STRING: text_method, Kind.NDARRAY: array_method, Kind.RNG: random_method,
+    Kind.MODULE: module_method,
+    Kind.OPTIMIZER: optimizer_method,
+    Kind.SCHEDULER: scheduler_method,
+    Kind.SCALER: scaler_method,
+    Kind.LOADER: loader_method,
+    Kind.SAMPLER: loader_method,
+    Kind.CTX: context_method,
+    Kind.HANDLE: handle_method,
+    Kind.WORK: handle_method,
+    Kind.LIST: container_method,
+    Kind.DICT: container_method,
+    Kind.SET: container_method,
+    Kind.TUPLE: container_method,
+    Kind.STATE_DICT: container_method,
+    Kind.SIZE: size_method,
+    Kind.STRING: text_method,
+    Kind.NDARRAY: array_method,
+    Kind.RNG: random_method,
     Kind.CLASS: class_method,
 }

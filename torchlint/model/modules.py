@@ -1,4 +1,5 @@
 """Making and calling Modules, optimizers, loaders and other objects."""
+
 from __future__ import annotations
 
 import ast
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 Keywords = dict[str, Value]
 Constructor = Callable[["Run", ast.Call, list[Value], Keywords], Value]
 WRAPPERS = {
-    "torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel", "torch.nn.parallel.DataParallel",
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.DataParallel",
+    "torch.nn.parallel.DataParallel",
     "torch.distributed.fsdp.FullyShardedDataParallel",
 }
 TRANSPARENT = {"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Flatten", "Unflatten"}
@@ -136,8 +139,9 @@ def output(run: Run, node: ast.AST, module: Value) -> Value:
     """What a module gives whose code cannot be seen: something that carries a graph in grad mode."""
     grad = Grad.NO if run.grad is False else Grad.YES if run.grad else Grad.UNKNOWN
     graph = tensors.grown(run, node, ()) if grad is not Grad.NO else frozenset()
-    return Value(grad=grad, ident=node, storage=node, site=node, source=module.ident, facts=frozenset({"output"}),
-                 graph=graph)
+    return Value(
+        grad=grad, ident=node, storage=node, site=node, source=module.ident, facts=frozenset({"output"}), graph=graph
+    )
 
 
 def torch_module(run: Run, node: ast.AST, module: Value, args: list[Value], keywords: Keywords) -> Value:
@@ -156,7 +160,8 @@ def torch_module(run: Run, node: ast.AST, module: Value, args: list[Value], keyw
     elif not info.built and run.grad is not False and grad is Grad.NO:
         grad = Grad.UNKNOWN  # whether it has parameters is not known
     value = tensors.result(run, node, operands, name=module.name, grad=grad).but(
-        sure=Confidence.SURE, source=module.ident)
+        sure=Confidence.SURE, source=module.ident
+    )
     if info.kind == "loss":
         value = value.but(facts=value.facts | {"loss"})
     first = args[0] if args else UNKNOWN
@@ -166,7 +171,9 @@ def torch_module(run: Run, node: ast.AST, module: Value, args: list[Value], keyw
         state = Value(Kind.TUPLE, elements=(value.but(ident=(node, 1)), value.but(ident=(node, 2))), ident=(node, "h"))
         return Value(Kind.TUPLE, elements=(value.but(ident=(node, 0)), state), ident=node, site=node)
     if module.name in PAIRS or module.name == "torch.nn.LSTMCell":
-        return Value(Kind.TUPLE, elements=(value.but(ident=(node, 0)), value.but(ident=(node, 1))), ident=node, site=node)
+        return Value(
+            Kind.TUPLE, elements=(value.but(ident=(node, 0)), value.but(ident=(node, 1))), ident=node, site=node
+        )
     return value
 
 
@@ -192,8 +199,17 @@ def _parameter(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) 
     flag = args[1] if len(args) > 1 else keywords.get("requires_grad")
     grad = Grad.YES if flag is None else {True: Grad.YES, False: Grad.NO}.get(flag.const, Grad.UNKNOWN)
     facts = frozenset({"frozen"}) if grad is Grad.NO else frozenset()
-    return Value(Kind.TENSOR, name="torch.nn.Parameter", role="parameter", grad=grad, ident=node, storage=node,
-                 site=node, bound=data if data.known else None, facts=facts)
+    return Value(
+        Kind.TENSOR,
+        name="torch.nn.Parameter",
+        role="parameter",
+        grad=grad,
+        ident=node,
+        storage=node,
+        site=node,
+        bound=data if data.known else None,
+        facts=facts,
+    )
 
 
 def _buffer(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
@@ -211,7 +227,9 @@ def _list(kind: Kind, run: Run, node: ast.Call, args: list[Value]) -> Value:
         return Value(kind, ident=node, site=node, elements=() if kind is not Kind.DICT else None)
     source = args[0]
     if source.kind in (Kind.LIST, Kind.TUPLE, Kind.SET) and kind in (Kind.LIST, Kind.TUPLE, Kind.SET):
-        return Value(kind, elements=source.elements if kind is not Kind.SET else None, item=source.item, ident=node, site=node)
+        return Value(
+            kind, elements=source.elements if kind is not Kind.SET else None, item=source.item, ident=node, site=node
+        )
     if source.kind is Kind.DICT and kind is Kind.DICT:
         return source.but(ident=node, site=node)
     if source.kind is Kind.STATE_DICT and kind is Kind.DICT:
@@ -248,13 +266,36 @@ def _plain(value: Value) -> Constructor:
 
 
 CONSTRUCTORS: dict[str, Constructor] = {
-    "torch.nn.Parameter": _parameter, "torch.nn.Buffer": _buffer, "collections.deque": _deque,
-    "builtins.list": _of(Kind.LIST), "builtins.tuple": _of(Kind.TUPLE), "builtins.set": _of(Kind.SET),
-    "builtins.frozenset": _of(Kind.SET), "builtins.dict": _dict, "collections.OrderedDict": _dict,
-    "collections.defaultdict": _plain(Value(Kind.DICT)), "collections.Counter": _plain(Value(Kind.DICT)),
-    "torch.device": _plain(Value(Kind.DEVICE)), "torch.Generator": _plain(Value(Kind.RNG)),
-    "builtins.int": _plain(NUMBER), "builtins.float": _plain(NUMBER), "builtins.bool": _plain(NUMBER),
-    **dict.fromkeys(("torch.FloatTensor", "torch.LongTensor", "torch.DoubleTensor", "torch.HalfTensor", "torch.IntTensor",
-                     "torch.ByteTensor", "torch.BoolTensor", "torch.cuda.FloatTensor", "torch.cuda.LongTensor"), _typed),
-    "builtins.str": _plain(STRING), "torch.Size": _plain(Value(Kind.SIZE)),
+    "torch.nn.Parameter": _parameter,
+    "torch.nn.Buffer": _buffer,
+    "collections.deque": _deque,
+    "builtins.list": _of(Kind.LIST),
+    "builtins.tuple": _of(Kind.TUPLE),
+    "builtins.set": _of(Kind.SET),
+    "builtins.frozenset": _of(Kind.SET),
+    "builtins.dict": _dict,
+    "collections.OrderedDict": _dict,
+    "collections.defaultdict": _plain(Value(Kind.DICT)),
+    "collections.Counter": _plain(Value(Kind.DICT)),
+    "torch.device": _plain(Value(Kind.DEVICE)),
+    "torch.Generator": _plain(Value(Kind.RNG)),
+    "builtins.int": _plain(NUMBER),
+    "builtins.float": _plain(NUMBER),
+    "builtins.bool": _plain(NUMBER),
+    **dict.fromkeys(
+        (
+            "torch.FloatTensor",
+            "torch.LongTensor",
+            "torch.DoubleTensor",
+            "torch.HalfTensor",
+            "torch.IntTensor",
+            "torch.ByteTensor",
+            "torch.BoolTensor",
+            "torch.cuda.FloatTensor",
+            "torch.cuda.LongTensor",
+        ),
+        _typed,
+    ),
+    "builtins.str": _plain(STRING),
+    "torch.Size": _plain(Value(Kind.SIZE)),
 }

@@ -1,4 +1,5 @@
 """What operations make of tensors: kind, graph, storage, and which other value they change."""
+
 from __future__ import annotations
 
 import ast
@@ -14,33 +15,106 @@ if TYPE_CHECKING:
     from torchlint.model.interp import Run
 
 OPERATORS = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow", ast.MatMult: "matmul",
-    ast.Mod: "remainder", ast.FloorDiv: "floor_divide", ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or",
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+    ast.MatMult: "matmul",
+    ast.Mod: "remainder",
+    ast.FloorDiv: "floor_divide",
+    ast.BitAnd: "bitwise_and",
+    ast.BitOr: "bitwise_or",
     ast.BitXor: "bitwise_xor",
 }
 INHERITED = {"batch", "first_order"}  # facts that hold of whatever is computed from a value
 MAX_GRAPH = 150  # operations remembered of one graph
 INTEGER_OPERATORS = {"bitwise_and", "bitwise_or", "bitwise_xor"}
 SQUASHES = {
-    "softmax": "softmax", "log_softmax": "log_softmax", "sigmoid": "sigmoid", "logsigmoid": "logsigmoid",
-    "softmin": "softmax", "gumbel_softmax": "softmax", "Softmax": "softmax", "LogSoftmax": "log_softmax",
-    "Sigmoid": "sigmoid", "LogSigmoid": "logsigmoid", "Softmin": "softmax", "Softmax2d": "softmax",
+    "softmax": "softmax",
+    "log_softmax": "log_softmax",
+    "sigmoid": "sigmoid",
+    "logsigmoid": "logsigmoid",
+    "softmin": "softmax",
+    "gumbel_softmax": "softmax",
+    "Softmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "Sigmoid": "sigmoid",
+    "LogSigmoid": "logsigmoid",
+    "Softmin": "softmax",
+    "Softmax2d": "softmax",
 }
 # Operations after which a probability is still one: they move elements or drop the graph.
 KEEPS_SQUASH = {
-    "view", "reshape", "squeeze", "unsqueeze", "flatten", "transpose", "permute", "contiguous", "clone", "detach",
-    "to", "float", "double", "half", "cuda", "cpu", "t", "view_as", "expand", "expand_as", "__getitem__", "type",
-    "requires_grad_", "select", "narrow", "chunk", "split", "unbind", "clamp", "clamp_", "clip", "nan_to_num",
-    "type_as", "bfloat16", "dropout", "unflatten", "movedim", "swapaxes",
+    "view",
+    "reshape",
+    "squeeze",
+    "unsqueeze",
+    "flatten",
+    "transpose",
+    "permute",
+    "contiguous",
+    "clone",
+    "detach",
+    "to",
+    "float",
+    "double",
+    "half",
+    "cuda",
+    "cpu",
+    "t",
+    "view_as",
+    "expand",
+    "expand_as",
+    "__getitem__",
+    "type",
+    "requires_grad_",
+    "select",
+    "narrow",
+    "chunk",
+    "split",
+    "unbind",
+    "clamp",
+    "clamp_",
+    "clip",
+    "nan_to_num",
+    "type_as",
+    "bfloat16",
+    "dropout",
+    "unflatten",
+    "movedim",
+    "swapaxes",
 }
 SHARING = {"torch.as_tensor", "torch.from_numpy", "torch.asarray"}  # no copy where none is needed
-INTEGERS = {"int64", "long", "int32", "int", "int16", "short", "int8", "uint8", "bool", "LongTensor", "IntTensor",
-            "ShortTensor", "CharTensor", "ByteTensor", "BoolTensor"}
+INTEGERS = {
+    "int64",
+    "long",
+    "int32",
+    "int",
+    "int16",
+    "short",
+    "int8",
+    "uint8",
+    "bool",
+    "LongTensor",
+    "IntTensor",
+    "ShortTensor",
+    "CharTensor",
+    "ByteTensor",
+    "BoolTensor",
+}
 DETACHING = {"detach", "detach_"}
 CONVERTING = {"to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "type_as", "contiguous"}
 KIND_WORDS = {
-    "number": NUMBER, "bool": NUMBER, "int": NUMBER, "float": NUMBER, "size": Value(Kind.SIZE),
-    "dtype": Value(Kind.DTYPE), "device": Value(Kind.DEVICE), "none": NONE, "string": STRING,
+    "number": NUMBER,
+    "bool": NUMBER,
+    "int": NUMBER,
+    "float": NUMBER,
+    "size": Value(Kind.SIZE),
+    "dtype": Value(Kind.DTYPE),
+    "device": Value(Kind.DEVICE),
+    "none": NONE,
+    "string": STRING,
 }
 
 
@@ -56,8 +130,15 @@ def kind_word(value: Value) -> str:
                 return "float"
         return ""
     return {
-        Kind.TENSOR: "tensor", Kind.STRING: "string", Kind.NONE: "none", Kind.SIZE: "size", Kind.TUPLE: "tuple",
-        Kind.LIST: "list", Kind.DTYPE: "dtype", Kind.DEVICE: "device", Kind.RNG: "generator",
+        Kind.TENSOR: "tensor",
+        Kind.STRING: "string",
+        Kind.NONE: "none",
+        Kind.SIZE: "size",
+        Kind.TUPLE: "tuple",
+        Kind.LIST: "list",
+        Kind.DTYPE: "dtype",
+        Kind.DEVICE: "device",
+        Kind.RNG: "generator",
     }.get(value.kind, "")
 
 
@@ -119,16 +200,31 @@ def result(run: Run, node: ast.AST, operands: tuple[Value, ...], *, name: str, g
     state = grad if grad is not None else grad_of(run, operands)
     facts = frozenset(fact for v in operands for fact in v.facts if fact in INHERITED)
     return Value(
-        Kind.TENSOR, sure=sureness(v for v in operands if v.is_tensor), name=name, ident=node, storage=node, site=node,
-        grad=state, carried=carried_by(operands) if state is not Grad.NO else frozenset(), facts=facts,
+        Kind.TENSOR,
+        sure=sureness(v for v in operands if v.is_tensor),
+        name=name,
+        ident=node,
+        storage=node,
+        site=node,
+        grad=state,
+        carried=carried_by(operands) if state is not Grad.NO else frozenset(),
+        facts=facts,
         graph=grown(run, node, operands) if state is not Grad.NO else frozenset(),
-        source=next((v.source for v in operands if v.is_tensor and v.source is not None), None))
+        source=next((v.source for v in operands if v.is_tensor and v.source is not None), None),
+    )
 
 
 def constant(run: Run, node: ast.AST, *, name: str, likely: Iterable[Value] = ()) -> Value:
     """A fresh tensor without a graph."""
-    return Value(Kind.TENSOR, sure=sureness(v for v in likely if v.is_tensor), name=name, grad=Grad.NO, ident=node,
-                 storage=node, site=node)
+    return Value(
+        Kind.TENSOR,
+        sure=sureness(v for v in likely if v.is_tensor),
+        name=name,
+        grad=Grad.NO,
+        ident=node,
+        storage=node,
+        site=node,
+    )
 
 
 def binary(run: Run, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
@@ -167,8 +263,14 @@ def made_from(node: ast.AST, *parts: Value) -> Value:
 
 def row(run: Run, node: ast.AST, base: Value) -> Value:
     """One row of a tensor that is iterated over: a view."""
-    return base.but(ident=node, site=node, name="torch.Tensor.__getitem__", role="", storage=base.storage,
-                    facts=base.facts - {"scalar", "maybe_number"})
+    return base.but(
+        ident=node,
+        site=node,
+        name="torch.Tensor.__getitem__",
+        role="",
+        storage=base.storage,
+        facts=base.facts - {"scalar", "maybe_number"},
+    )
 
 
 def indexed(run: Run, node: ast.Subscript, base: Value, key: Value) -> Value:
@@ -177,8 +279,9 @@ def indexed(run: Run, node: ast.Subscript, base: Value, key: Value) -> Value:
     value = result(run, node, (base,), name="torch.Tensor.__getitem__", grad=_same_grad(run, base))
     if not advanced:
         value = viewing(value, base)
-    return value.but(squash=base.squash, sure=base.sure,
-                     facts=value.facts | ({"advanced_index"} if advanced else frozenset()))
+    return value.but(
+        squash=base.squash, sure=base.sure, facts=value.facts | ({"advanced_index"} if advanced else frozenset())
+    )
 
 
 def viewing(value: Value, base: Value) -> Value:
@@ -189,8 +292,9 @@ def viewing(value: Value, base: Value) -> Value:
 
 
 def _same_grad(run: Run, base: Value) -> Grad:
-    return Grad.NO if run.grad is False else base.grad if run.grad else (
-        Grad.NO if base.grad is Grad.NO else Grad.UNKNOWN)
+    return (
+        Grad.NO if run.grad is False else base.grad if run.grad else (Grad.NO if base.grad is Grad.NO else Grad.UNKNOWN)
+    )
 
 
 def _advanced(index: ast.expr, run: Run) -> bool:
@@ -208,11 +312,28 @@ def attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
     """`tensor.attr`."""
     name = node.attr
     if name == "data":
-        return base.but(grad=Grad.NO, ident=node, site=node, name="torch.Tensor.data", carried=frozenset(), graph=frozenset(),
-                        role="", bound=base, facts=base.facts | {"through_data"})
+        return base.but(
+            grad=Grad.NO,
+            ident=node,
+            site=node,
+            name="torch.Tensor.data",
+            carried=frozenset(),
+            graph=frozenset(),
+            role="",
+            bound=base,
+            facts=base.facts | {"through_data"},
+        )
     if name == "grad":
-        return Value(Kind.TENSOR, sure=base.sure, grad=Grad.NO, ident=(base.ident, "grad"), storage=(base.ident, "grad"),
-                     site=node, optional=True, role="grad")
+        return Value(
+            Kind.TENSOR,
+            sure=base.sure,
+            grad=Grad.NO,
+            ident=(base.ident, "grad"),
+            storage=(base.ident, "grad"),
+            site=node,
+            optional=True,
+            role="grad",
+        )
     entry = knowledge.tensor_attribute(name)
     if entry is not None:
         if entry.returns == "tensor":
@@ -250,8 +371,12 @@ def changed_in_place(run: Run, node: ast.AST, target: ast.expr, base: Value, val
     run.event(what, node, base, value=value, name=name, path=path_of(target))
     path = path_of(target)
     if path and run.grad is not False and value.is_tensor and value.grad is Grad.YES and base.grad is not Grad.YES:
-        run.set(path, base.but(grad=Grad.YES, carried=base.carried | value.carried, role="",
-                               graph=grown(run, node, (base, value))))
+        run.set(
+            path,
+            base.but(
+                grad=Grad.YES, carried=base.carried | value.carried, role="", graph=grown(run, node, (base, value))
+            ),
+        )
 
 
 # -- calls ------------------------------------------------------------------------------------
@@ -310,8 +435,9 @@ def factory(run: Run, node: ast.Call, dotted: str, args: list[Value], keywords: 
     return value
 
 
-def from_overload(run: Run, node: ast.AST, name: str, overload: Overload, operands: tuple[Value, ...], first: Value,
-                  *, reliable: bool) -> Value:
+def from_overload(
+    run: Run, node: ast.AST, name: str, overload: Overload, operands: tuple[Value, ...], first: Value, *, reliable: bool
+) -> Value:
     """What a call of an operator overload returns."""
     tail = name.rpartition(".")[2]
     if overload.returns in KIND_WORDS:
@@ -359,15 +485,20 @@ def several(node: ast.AST, value: Value, overload: Overload) -> Value:
         return Value(Kind.TUPLE, item=value, ident=node, site=node)
     flags = overload.outputs if len(overload.outputs) == overload.count else (True,) * overload.count
     members = tuple(
-        value.but(ident=(node, i), storage=(node, i) if value.storage is node else value.storage,
-                  grad=value.grad if flag else Grad.NO)
-        for i, flag in enumerate(flags))
+        value.but(
+            ident=(node, i),
+            storage=(node, i) if value.storage is node else value.storage,
+            grad=value.grad if flag else Grad.NO,
+        )
+        for i, flag in enumerate(flags)
+    )
     fields = tuple(zip(overload.names, members, strict=False))
     return Value(Kind.TUPLE, elements=members, fields=fields, ident=node, site=node)
 
 
-def call_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Value],
-                keywords: dict[str, Value]) -> Value:
+def call_method(
+    run: Run, node: ast.Call, base: Value, name: str, args: list[Value], keywords: dict[str, Value]
+) -> Value:
     """`tensor.method(...)`."""
     if not isinstance(node.func, ast.Attribute):  # a bound method that was kept in a name
         return UNKNOWN
@@ -385,8 +516,11 @@ def call_method(run: Run, node: ast.Call, base: Value, name: str, args: list[Val
         changed_in_place(run, node, node.func.value, base, source, name=dotted)
         after = result(run, node, operands, name=dotted) if overload.differentiable else base
         grad = base.grad if after.grad is Grad.UNKNOWN and base.grad is Grad.YES else after.grad
-        return base.but(grad=grad if run.grad is not False else base.grad, carried=after.carried | base.carried,
-                        graph=after.graph | base.graph)
+        return base.but(
+            grad=grad if run.grad is not False else base.grad,
+            carried=after.carried | base.carried,
+            graph=after.graph | base.graph,
+        )
     if name in ("item", "tolist", "numpy"):
         run.event("host_read", node, base, name=name)
     return from_overload(run, node, dotted, overload, operands, base, reliable=base.sure is Confidence.SURE)
@@ -414,8 +548,16 @@ def _detach(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: 
         if path:
             run.set(path, after)
         return after
-    return base.but(grad=Grad.NO, carried=frozenset(), graph=frozenset(), ident=node, site=node,
-                    name="torch.Tensor.detach", role="", facts=base.facts - {"first_order"})
+    return base.but(
+        grad=Grad.NO,
+        carried=frozenset(),
+        graph=frozenset(),
+        ident=node,
+        site=node,
+        name="torch.Tensor.detach",
+        role="",
+        facts=base.facts - {"first_order"},
+    )
 
 
 def _requires_grad(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -440,10 +582,26 @@ def _convert(run: Run, node: ast.Call, base: Value, args: list[Value], keywords:
         facts = facts | {"from_" + base.role}
     types = [v.name or v.const for v in (*args, *keywords.values()) if v.kind is not Kind.NUMBER]
     if any(isinstance(t, str) and t.rpartition(".")[2] in INTEGERS for t in types):
-        return base.but(ident=node, site=node, name=name, role=role, storage=node, facts=facts, grad=Grad.NO,
-                        carried=frozenset(), graph=frozenset())
-    return base.but(ident=node, site=node, name=name, role=role, storage=(node, base.storage), facts=facts,
-                    graph=grown(run, node, (base,)))
+        return base.but(
+            ident=node,
+            site=node,
+            name=name,
+            role=role,
+            storage=node,
+            facts=facts,
+            grad=Grad.NO,
+            carried=frozenset(),
+            graph=frozenset(),
+        )
+    return base.but(
+        ident=node,
+        site=node,
+        name=name,
+        role=role,
+        storage=(node, base.storage),
+        facts=facts,
+        graph=grown(run, node, (base,)),
+    )
 
 
 def _type(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -453,14 +611,23 @@ def _type(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: di
 
 def _numpy(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     run.event("host_read", node, base, name="numpy")
-    return Value(Kind.NDARRAY, sure=base.sure, storage=base.storage, ident=node, site=node,
-                 facts=frozenset({"tensor_shared"}))
+    return Value(
+        Kind.NDARRAY, sure=base.sure, storage=base.storage, ident=node, site=node, facts=frozenset({"tensor_shared"})
+    )
 
 
 def _clone(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
     grad = Grad.NO if run.grad is False else base.grad
-    return base.but(ident=node, site=node, name="torch.Tensor.clone", role="", storage=node, grad=grad,
-                    graph=grown(run, node, (base,)) if grad is not Grad.NO else frozenset(), facts=base.facts - {"through_data", "numpy_shared"})
+    return base.but(
+        ident=node,
+        site=node,
+        name="torch.Tensor.clone",
+        role="",
+        storage=node,
+        grad=grad,
+        graph=grown(run, node, (base,)) if grad is not Grad.NO else frozenset(),
+        facts=base.facts - {"through_data", "numpy_shared"},
+    )
 
 
 def _register_hook(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -474,8 +641,19 @@ def _new(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dic
 
 
 SPECIAL_METHODS = {
-    "backward": _backward, "detach": _detach, "detach_": _detach, "requires_grad_": _requires_grad,
-    "numpy": _numpy, "clone": _clone, "register_hook": _register_hook, "new_tensor": _new, "new_zeros": _new,
-    "new_ones": _new, "new_full": _new, "new_empty": _new, "new": _new, "type": _type,
+    "backward": _backward,
+    "detach": _detach,
+    "detach_": _detach,
+    "requires_grad_": _requires_grad,
+    "numpy": _numpy,
+    "clone": _clone,
+    "register_hook": _register_hook,
+    "new_tensor": _new,
+    "new_zeros": _new,
+    "new_ones": _new,
+    "new_full": _new,
+    "new_empty": _new,
+    "new": _new,
+    "type": _type,
     **dict.fromkeys(CONVERTING - {"contiguous", "type"}, _convert),
 }
