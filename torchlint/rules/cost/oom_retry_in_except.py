@@ -81,6 +81,10 @@ CLEAN = [
             return model(batch)
         except RuntimeError:
             return model(batch.contiguous())
+        try:
+            return model(batch)
+        except torch.OutOfMemoryError:
+            return model.cpu()(batch.to("cpu")), model(batch.cpu())
     """,
 ]
 
@@ -92,7 +96,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         tried = {ast.dump(call.func) for call in calls(block.body) if works(model, call)}
         for handler in block.handlers:
-            if not tried or not for_memory(model, handler):
+            if not tried or not for_memory(model, handler) or goes_to_host(handler):
                 continue
             again = next((c for c in calls(handler.body) if ast.dump(c.func) in tried), None)
             if again is not None:
@@ -104,6 +108,13 @@ def check(model: FileModel) -> Iterator[Hit]:
 def calls(body: list[ast.stmt]) -> list[ast.Call]:
     """All calls in some statements."""
     return [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)]
+
+
+def goes_to_host(handler: ast.ExceptHandler) -> bool:
+    """Whether the retry is made on the CPU, which has other memory."""
+    return any(
+        getattr(node, "value", None) == "cpu" or (isinstance(node, ast.Attribute) and node.attr == "cpu")
+        for statement in handler.body for node in ast.walk(statement))
 
 
 def works(model: FileModel, call: ast.Call) -> bool:
