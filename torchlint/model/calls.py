@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
-from torchlint.model import attributes, library, methods, modules, tensors
+from torchlint.model import attributes, library, methods, modules, tensor_calls, tensors
 from torchlint.model.functions import FunctionInfo
 from torchlint.model.values import CONTAINERS, NONE, UNKNOWN, Grad, Kind, Value, join_optional
 
@@ -88,10 +88,10 @@ def call_function(run: Run, node: ast.Call, callee: Value, args: list[Value], ke
     if callee.func is not None:
         return follow_value(run, node, callee, args, keywords)
     if callee.bound is not None and callee.bound.is_tensor:
-        return tensors.call_method(run, node, callee.bound, callee.name.rpartition(".")[2], args, keywords)
+        return tensor_calls.call_method(run, node, callee.bound, callee.name.rpartition(".")[2], args, keywords)
     if callee.name == "torch.autograd.Function.apply":
         return apply_function(run, node, callee.bound or UNKNOWN, args)
-    return tensors.call_function(run, node, callee.name, args, keywords)
+    return tensor_calls.call_function(run, node, callee.name, args, keywords)
 
 
 def follow_value(run: Run, node: ast.AST, callee: Value, args: list[Value], keywords: Keywords) -> Value:
@@ -378,9 +378,9 @@ def unknown(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Ke
     """A call of code that cannot be seen."""
     run.event("unknown_call", node, args=(*args, *keywords.values()), name=name)
     if name.startswith(("torch.", "torchvision.ops.")) and knowledge.function(name) is not None:
-        return tensors.call_function(run, node, name, args, keywords)
+        return tensor_calls.call_function(run, node, name, args, keywords)
     if name.startswith("torch.Tensor."):
-        return tensors.unbound(run, node, name, args, keywords)
+        return tensor_calls.unbound(run, node, name, args, keywords)
     source = next((v.source for v in args if v.source is not None), None)
     return Value(ident=node, site=node, source=source)
 

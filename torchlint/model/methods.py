@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
-from torchlint.model import calls, modules, tensors
+from torchlint.model import calls, modules, tensor_calls, tensors
 from torchlint.model.functions import makes_module
 from torchlint.model.values import CONTAINERS, NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_optional
 
@@ -379,7 +379,7 @@ def by_name(run: Run, node: ast.Call, base: Value, name: str, args: list[Value],
     ):
         tensor = base.but(kind=Kind.TENSOR, sure=Confidence.LIKELY)
         run.flow.values[node.func.value] = tensor
-        return tensors.call_method(run, node, tensor, name, args, keywords)
+        return tensor_calls.call_method(run, node, tensor, name, args, keywords)
     if base.kind is Kind.UNKNOWN and name in ("detach", "detach_") and not args:
         run.flow.values[node.func.value] = Value(
             Kind.TENSOR, sure=Confidence.GUESS, ident=base.ident, storage=base.ident

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
-from torchlint.model import calls, tensors
+from torchlint.model import calls, tensor_calls, tensors
 from torchlint.model.classes import class_kind
 from torchlint.model.values import NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_all
 
@@ -60,7 +60,7 @@ def made(run: Run, node: ast.Call, callee: Value, args: list[Value], keywords: K
             enabled = keywords.get("enabled", args[4] if len(args) > 4 else UNKNOWN)
             return value.but(facts=frozenset({"disabled"} if enabled.const is False else ()))
         case Kind.TENSOR:
-            return tensors.factory(run, node, name, args, keywords)
+            return tensor_calls.factory(run, node, name, args, keywords)
     return value
 
 
