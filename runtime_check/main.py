@@ -177,7 +177,7 @@ def no_claim(finding: Finding) -> Outcome:
 
 def result(finding: Finding, outcome: Outcome, claim: str, request: Request) -> Result:
     """A result with the command that repeats it."""
-    place = f"{finding.path}:{finding.span.line}:{finding.code}"
+    place = f"{os.path.basename(finding.path)}:{finding.span.line}:{finding.code}"
     words = ["torchlint", "confirm", finding.path, "--select", finding.code, "-k", place]
     if request.choices.preview:
         words.append("--preview")

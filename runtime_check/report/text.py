@@ -33,7 +33,7 @@ def block(result: Result, colour: bool) -> str:
     lines = [f"{place}: {finding.code} {finding.name}: {word}", f"    {visible(outcome.why)}"]
     lines += [f"      {visible(row_text(row))}" for row in outcome.evidence]
     if outcome.how:
-        lines.append(f"    run {visible(outcome.how)}, {outcome.seconds:.1f} s")
+        lines.append(f"    run: {visible(outcome.how)}, {outcome.seconds:.1f} s")
     if result.repeat:
         lines.append(f"    again: {visible(result.repeat)}")
     return "\n".join(lines) + "\n"
