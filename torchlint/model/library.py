@@ -321,23 +321,16 @@ def grad_context(run: Run, node: ast.Call, name: str, args: list[Value], keyword
 
 
 def variable(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:
-    """`Variable(x)` is x."""
+    """`Variable(x)` shares x's storage and has no graph, also where x has one (measured on torch 2.13)."""
     first = args[0] if args else keywords.get("data", UNKNOWN)
     flag = keywords.get("requires_grad")
-    value = (
-        first
-        if first.is_tensor
-        else Value(
-            Kind.TENSOR,
-            sure=Confidence.LIKELY,
-            grad=Grad.UNKNOWN if not first.known else Grad.NO,
-            ident=node,
-            storage=node,
-        )
+    value = first if first.is_tensor else Value(Kind.TENSOR, sure=Confidence.LIKELY, storage=node)
+    value = value.but(
+        site=node, ident=node, name=name, grad=Grad.NO, role="", carried=frozenset(), graph=frozenset(), source=None
     )
     if flag is not None and isinstance(flag.const, bool):
-        value = tensors.with_requires_grad(value, flag.const)
-    return value.but(site=node, ident=node, name=name)
+        return tensors.with_requires_grad(value, flag.const)
+    return value
 
 
 def same(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:
