@@ -16,8 +16,8 @@ from torchlint.claims import OutputsDiffer
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import FileModel, Kind, Value, training
+from torchlint.model.environment import switches
 from torchlint.rule import Example, Hit, Meta, Repair
-from torchlint.rules.training.missing_eval import switches
 
 META = Meta(
     "TL802", "jit-trace-in-training-mode", Severity.WARNING, fix=Safety.UNSAFE, triggers=("trace", "export"))

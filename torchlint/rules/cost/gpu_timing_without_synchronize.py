@@ -20,6 +20,7 @@ from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.imports import spell
 from torchlint.model import FileModel, Flow, Kind
+from torchlint.model.environment import mentions_device
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta(
@@ -119,13 +120,6 @@ def check(model: FileModel) -> Iterator[Hit]:
             yield Hit(
                 node, "the clock is read before the device has finished; call `synchronize()` first",
                 wait_first(model, start, node), confidence=Confidence.LIKELY)
-
-
-def mentions_device(model: FileModel) -> bool:
-    """Whether the file uses an accelerator: a device string, `.cuda()`, or something of torch.cuda."""
-    strings = any(isinstance(c.value, str) and c.value.startswith(("cuda", "xpu", "mps"))
-                  for c in model.nodes(ast.Constant))
-    return strings or bool(model.calls_named("cuda"))
 
 
 def is_clock(model: FileModel, expr: ast.expr) -> bool:

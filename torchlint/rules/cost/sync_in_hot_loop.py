@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from torchlint.claims import WaitsEveryStep
 from torchlint.findings import Confidence, Severity
 from torchlint.model import Event, FileModel, Flow, training
+from torchlint.model.environment import mentions_device
 from torchlint.rule import Example, Hit, Meta
-from torchlint.rules.cost.gpu_timing_without_synchronize import mentions_device
 
 META = Meta(
     "TL602", "sync-in-hot-loop", Severity.WARNING, stable=False,

@@ -13,10 +13,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from torchlint import knowledge
 from torchlint.claims import OutputsDiffer
 from torchlint.findings import Severity
-from torchlint.model import Event, FileModel, Flow, Kind, Value, training
+from torchlint.model import Event, FileModel, Flow, training
+from torchlint.model.environment import switches
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL514", "missing-eval", Severity.WARNING, triggers=("no_grad", "inference_mode"))
@@ -220,24 +220,6 @@ def training_mode(model: FileModel, owner: ast.AST, flow: Flow, call: Event) -> 
         e.what in ("eval", "set_mode") for e in flow.events
     ) and not model.calls_named("eval")
     return training.place_of(model, call) if whole and trained else None
-
-
-def switches(value: Value, depth: int = 0) -> bool:
-    """Whether a module surely behaves differently in training and evaluation."""
-    if value.kind is not Kind.MODULE or depth > 3:
-        return False
-    if "wrapper" in value.facts and value.bound is not None:
-        return switches(value.bound, depth + 1)
-    if value.elements is not None:
-        return any(switches(part, depth + 1) for part in value.elements)
-    if value.cls is not None:
-        if any(method.name in ("train", "eval") for method in value.cls.all_methods()):
-            return False
-        return any(
-            switches(value.cls.attr(name), depth + 1) for cls in value.cls.project_mro for name in cls.stores
-        )
-    info = knowledge.module_class(value.name)
-    return info is not None and info.mode_sensitive and info.kind in ("norm", "dropout")
 
 
 def used(model: FileModel, call: ast.AST) -> bool:
