@@ -2,20 +2,20 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import re
 import textwrap
 import types
-import typing
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn as nn
-from knowledge import names, signatures
+
+from knowledge import names, operators, signatures
 
 # File of torch/nn/modules -> kind of the modules defined there.
 KINDS = {
@@ -32,6 +32,7 @@ TYPICAL: dict[str, Any] = {
     "upscale_factor": 2, "downscale_factor": 2, "output_size": 2, "norm_type": 2, "dim": 0, "unflattened_size": (2, 2),
     "size": 4, "num_layers": 1, "min_val": -1.0, "max_val": 1.0, "output_ratio": 0.5, "scale_factor": 2, "mode": "LSTM",
     "upper": 0.3, "lower": 0.1, "bias": True, "num_chunks": 4,
+    "encoder_layer": nn.TransformerEncoderLayer(8, 2), "decoder_layer": nn.TransformerDecoderLayer(8, 2),
 }
 
 
@@ -72,6 +73,9 @@ def constructor(cls: type) -> str:
     params = signature.params[1:]
     if len(params) == 2 and [p.name for p in params] == ["*args", "**kwargs"]:
         base = next((b for b in cls.__mro__[1:] if "__init__" in vars(b)), object)
+        if base is nn.RNNBase:
+            # LSTM and its like pass their own name as `mode`; users do not write it.
+            return constructor(base).partition("|")[2]
         return constructor(base) if base not in (object, nn.Module) else "*args|**kwargs"
     return signatures.text_of(signatures.Signature(params, "none")).rpartition(">")[0]
 
@@ -79,6 +83,8 @@ def constructor(cls: type) -> str:
 def build_one(cls: type[nn.Module]) -> nn.Module | None:
     """An instance, with typical arguments for what has no default."""
     try:
+        if issubclass(cls, nn.RNNBase) and cls is not nn.RNNBase:
+            return cls(4, 4)
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         args = {p.name: TYPICAL[p.name] for p in parameters
                 if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
@@ -103,12 +109,36 @@ def module_entry(cls: type[nn.Module]) -> dict[str, Any]:
         entry["buffers"] = " ".join(name for name, _ in made.named_buffers(recurse=False))
         entry["has_parameters"] = any(True for _ in made.parameters())
         entry["has_buffers"] = any(True for _ in made.buffers())
-    if any(reads_training(type(each)) for each in modules or [cls]) and not isinstance(modules, tuple):
+    if any(reads_training(type(each)) for each in modules or [cls]):
         entry["mode"] = True
-    used = functional_of(cls)
-    if used:
-        entry["functional"] = used
+    entry["functional"] = functional_of(cls)
+    entry["returns"] = results().get(cls, "")
     return {key: value for key, value in entry.items() if value not in ("", False)}
+
+
+@functools.cache
+def results() -> dict[type, str]:
+    """What calling a module gives, measured on the inputs that torch tests its own modules with: "tensor", or
+    the nested shape of a tuple, such as "(tensor,(tensor,tensor))"."""
+    found: dict[type, set[str]] = {}
+    for info in operators.module_infos():
+        with contextlib.suppress(Exception):
+            for each in info.module_inputs_func(info, "cpu", torch.float32, False, True):
+                if each.forward_input is None:
+                    continue
+                made = info.module_cls(*each.constructor_input.args, **each.constructor_input.kwargs)
+                given = each.forward_input
+                found.setdefault(info.module_cls, set()).add(shape_of(made(*given.args, **given.kwargs)))
+    return {cls: words.pop() for cls, words in found.items() if len(words) == 1}
+
+
+def shape_of(value: Any) -> str:
+    """The nesting of tensors in a result."""
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    if isinstance(value, tuple):
+        return "(" + ",".join(map(shape_of, value)) + ")"
+    return "none" if value is None else "other"
 
 
 def reads_training(cls: type) -> bool:
@@ -126,17 +156,22 @@ def reads_training(cls: type) -> bool:
 
 
 def functional_of(cls: type) -> str:
-    """The one function of torch.nn.functional that forward hands its input to, if it is only one."""
-    forward = cls.__dict__.get("forward")
-    if forward is None:
+    """The one function that forward returns the result of: of torch.nn.functional, or an activation of torch."""
+    if issubclass(cls, (nn.RNNBase, nn.RNNCellBase, nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return ""
-    try:
-        node = ast.parse(textwrap.dedent(inspect.getsource(forward))).body[0]
-    except (OSError, TypeError, SyntaxError):
-        return ""
-    called = {ast.unparse(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
-    found = [name for name in called if name.startswith(("F.", "torch."))]
-    if len(found) != 1:
+    called = set()
+    for name in ("_conv_forward", "forward"):
+        method = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), nn.Module.forward)
+        if method is nn.Module.forward:
+            continue
+        try:
+            node = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0]
+        except (OSError, TypeError, SyntaxError):
+            return ""
+        called |= {ast.unparse(each.value.func) for each in ast.walk(node)
+                   if isinstance(each, ast.Return) and isinstance(each.value, ast.Call)}
+    found = [name for name in called if name.startswith(("F.", "torch.")) and name.count(".") == 1]
+    if len(found) != 1 or len(called - {"self._conv_forward"}) != 1:
         return ""
     head, _, last = found[0].rpartition(".")
     return f"torch.nn.functional.{last}" if head == "F" else found[0]
@@ -144,7 +179,7 @@ def functional_of(cls: type) -> str:
 
 def subclasses(module: types.ModuleType, base: type) -> Iterator[type]:
     """Public subclasses of `base` reachable in a namespace."""
-    for name, value in sorted(vars(module).items()):
+    for _, value in sorted(vars(module).items()):
         if isinstance(value, type) and issubclass(value, base):
             yield value
 
@@ -168,14 +203,22 @@ def others() -> dict[str, dict[str, Any]]:
             for cls in subclasses(module, base):
                 found[public_name(cls, "", "")] = {"is": what, "params": constructor(cls)}
     for dotted, what in OBJECTS.items():
-        value = functools.reduce(lambda at, name: getattr(at, name, None), dotted.split(".")[1:], torch)
-        if value is None:
-            raise LookupError(f"{dotted} is not in this torch")
+        value = resolve(dotted)
         found[dotted] = {"is": what, **({"params": constructor(value)} if isinstance(value, type) else {})}
     for name, value in sorted(vars(torch).items()):
         if isinstance(value, torch.dtype):
             found[f"torch.{name}"] = {"is": "dtype"}
     return {key: {k: v for k, v in value.items() if v != ""} for key, value in sorted(found.items())}
+
+
+def resolve(dotted: str) -> Any:
+    """The object of a dotted name; LookupError if the installed torch lacks it."""
+    value: Any = torch
+    for name in dotted.split(".")[1:]:
+        value = getattr(value, name, None)
+    if value is None:
+        raise LookupError(f"{dotted} is not in this torch")
+    return value
 
 
 def scheduler(cls: type) -> dict[str, Any]:
@@ -192,7 +235,7 @@ OBJECTS = {
     "torch.autograd.Variable": "tensor", "torch.autograd.Function": "function",
     "torch.autograd.function.InplaceFunction": "function", "torch.autograd.function.FunctionCtx": "ctx",
     "torch.device": "device", "torch.dtype": "dtype_class", "torch.Size": "size", "torch.Generator": "generator",
-    "torch.GradScaler": "scaler", "torch.cuda.amp.GradScaler": "scaler", "torch.cpu.amp.GradScaler": "scaler",
+    "torch.amp.GradScaler": "scaler", "torch.cuda.amp.GradScaler": "scaler", "torch.cpu.amp.GradScaler": "scaler",
     "torch.no_grad": "context:no_grad", "torch.inference_mode": "context:inference_mode",
     "torch.enable_grad": "context:enable_grad", "torch.set_grad_enabled": "context:set_grad_enabled",
     "torch.autograd.set_detect_anomaly": "context:anomaly", "torch.autograd.detect_anomaly": "context:anomaly",

@@ -1,15 +1,17 @@
 """What operators do when run: views, gradients, saved tensors, result types. CPU, fixed seed."""
 from __future__ import annotations
 
-import itertools
+import contextlib
+import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-MAX_SAMPLES = 12
-FIXED = (torch.int64, torch.bool, torch.int32, torch.uint8)
+ALONE_RUNS = 12  # after so many runs it is not asked any more which argument makes what be saved
 
 
 @dataclass
@@ -19,15 +21,17 @@ class Facts:
     runs: int = 0
     kinds: set[tuple[str, int | None]] = field(default_factory=set)
     grad: list[bool] = field(default_factory=list)  # per result tensor: carries grad
-    gradless_runs: int = 0  # runs in which an input required grad
     dtypes: set[tuple[torch.dtype, torch.dtype]] = field(default_factory=set)  # (of input, of result)
     shares: list[bool] = field(default_factory=list)
     mutates: list[bool] = field(default_factory=list)
     gradients: int = 0  # elements of input gradients seen
     nonzero: bool = False
     saved: dict[str, set[str]] = field(default_factory=dict)
-    joint: set[str] = field(default_factory=set)  # saved when everything requires grad
-    random: bool = False
+    joint: Counter[str] = field(default_factory=Counter)  # saved when everything requires grad, in how many runs
+    graphs: Counter[str] = field(default_factory=Counter)  # runs with a graph in which that tensor was there
+    graded: int = 0  # runs in which an input required grad
+    sampled: bool = False  # torch's own samples were run, not only guesses
+    tried: int = 0  # gradients computed
 
 
 def leaves(value: Any) -> Iterator[torch.Tensor]:
@@ -49,17 +53,34 @@ def storage(tensor: torch.Tensor) -> int:
         return 0
 
 
-def fresh(value: Any, requires: Callable[[torch.Tensor], bool], made: list[torch.Tensor]) -> Any:
+def scattered(value: torch.Tensor) -> torch.Tensor:
+    """The same values in memory that is not contiguous."""
+    if value.dim() >= 2:
+        return value.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return torch.stack([value, value], -1)[..., 0]
+
+
+def fresh(
+    value: Any, requires: Callable[[torch.Tensor], bool], made: list[torch.Tensor], *, strided: bool = False
+) -> Any:
     """A copy of arguments with new leaves; `made` receives the new tensors in order."""
     if isinstance(value, torch.Tensor):
-        copy = value.detach().clone()
+        copy = value.detach().clone(memory_format=torch.contiguous_format)
+        if strided:
+            copy = scattered(copy)
         if requires(value) and (copy.is_floating_point() or copy.is_complex()):
             copy.requires_grad_()
         made.append(copy)
         return copy
     if type(value) in (list, tuple):
-        return type(value)(fresh(part, requires, made) for part in value)
+        return type(value)(fresh(part, requires, made, strided=strided) for part in value)
     return value
+
+
+@functools.cache
+def saved_names(node: type) -> tuple[str, ...]:
+    """The attributes of a kind of graph node that hold what it saved."""
+    return tuple(name for name in dir(node) if name.startswith("_saved_"))
 
 
 def saved_storages(results: Sequence[torch.Tensor], stop: set[Any]) -> set[int]:
@@ -72,107 +93,131 @@ def saved_storages(results: Sequence[torch.Tensor], stop: set[Any]) -> set[int]:
         if node is None or node in seen or node in stop:
             continue
         seen.add(node)
-        for name in dir(node):
-            if name.startswith("_saved_"):
-                try:
-                    found.update(storage(each) for each in leaves(getattr(node, name)))
-                except RuntimeError:
-                    continue
+        for name in saved_names(type(node)):
+            with contextlib.suppress(RuntimeError, AttributeError):
+                found.update(storage(each) for each in leaves(getattr(node, name)))
         todo.extend(after for after, _ in node.next_functions)
     return found - {0}
 
 
-def observe(
-    facts: Facts, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], names: Sequence[str],
-    inplace: bool = False,
-) -> bool:
-    """Run once with everything requiring grad, then with one argument at a time; False if the call fails."""
-    owner = {}
-    for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
-        owner.update({id(each): name for each in leaves(value)})
-    differentiable = sorted({name for name in owner.values()})
-    if not run(facts, call, args, kwargs, owner, None, inplace):
-        return False
-    if len(differentiable) > 1 or facts.joint:
-        for name in differentiable:
-            run(facts, call, args, kwargs, owner, name, inplace)
+@dataclass(frozen=True)
+class Call:
+    """Something to run: the callable, its arguments, and the parameter names of the positional ones."""
+
+    target: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    names: Sequence[str]
+    inplace: bool = False
+
+    @property
+    def owner(self) -> dict[int, str]:
+        """Parameter name of every tensor among the arguments, by identity."""
+        found = {}
+        for name, value in [*zip(self.names, self.args, strict=False), *self.kwargs.items()]:
+            found.update({id(each): name for each in leaves(value)})
+        return found
+
+
+def observe(facts: Facts, call: Call) -> bool:
+    """Run with everything requiring grad, then with one argument at a time; False if the call fails."""
+    every = frozenset(call.owner.values())
+    if not run(facts, call, every):
+        # Some inputs have no derivative: `target` of soft_margin_loss. Leave these out.
+        every = frozenset(name for name in every if run(Facts(), call, frozenset({name})))
+        if not run(facts, call, every):
+            return False
+    run(facts, call, every, strided=True)
+    if facts.joint and (facts.runs <= ALONE_RUNS or not facts.joint.keys() <= facts.saved.keys()):
+        for name in sorted(every):
+            run(facts, call, frozenset({name}), alone=name)
     return True
 
 
-def run(
-    facts: Facts, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], owner: dict[int, str],
-    only: str | None, inplace: bool,
-) -> bool:
-    """One call in which all arguments (or only the named one) require grad."""
+def run(facts: Facts, call: Call, requiring: frozenset[str], *, strided: bool = False, alone: str = "") -> bool:
+    """One call in which the named arguments require grad. With `alone` only what is saved is noted."""
+    owner = call.owner
     made: list[torch.Tensor] = []
+
     def wants(each: torch.Tensor) -> bool:
-        return only is None or owner.get(id(each)) == only
-    torch.manual_seed(0)
-    new_args, new_kwargs = fresh(list(args), wants, made), {}
-    for key, value in kwargs.items():
-        new_kwargs[key] = fresh(value, wants, made)
-    order = [owner.get(id(each), "") for each in leaves([list(args), list(kwargs.values())])]
-    if inplace:
-        new_args[0] = made[0].clone() if made and made[0].requires_grad else made[0]
-    stop = {new_args[0].grad_fn} if inplace and new_args and isinstance(new_args[0], torch.Tensor) else set()
+        return owner.get(id(each)) in requiring
+
+    torch.default_generator.manual_seed(0)
+    args = fresh(list(call.args), wants, made, strided=strided)
+    kwargs = {key: fresh(value, wants, made, strided=strided) for key, value in call.kwargs.items()}
+    order = [owner.get(id(each), "") for each in leaves([list(call.args), list(call.kwargs.values())])]
+    stop, inputs = set(), list(made)
+    if call.inplace and made and made[0].requires_grad:
+        args[0] = made[0].clone()
+        stop.add(args[0].grad_fn)
+        made[0] = args[0]
     before = [each._version for each in made]
     try:
-        result = call(*new_args, **new_kwargs)
+        result = call.target(*args, **kwargs)
     except Exception:
         return False
     outputs = list(leaves(result))
-    addresses: dict[int, set[str]] = {}
-    inputs = dict(zip(map(id, made), order, strict=True))
-    for each in made:
-        addresses.setdefault(storage(each), set()).add(inputs[id(each)])
-    for number, each in enumerate(outputs):
-        addresses.setdefault(storage(each), set()).add(f"result{number or ''}")
-    kept = saved_storages(outputs, stop)
-    names = {name for address in kept for name in addresses.get(address, ()) if name}
-    if only is not None:
+    names = kept_names(outputs, made, order, stop)
+    if alone:
         for name in names:
-            facts.saved.setdefault(name, set()).add(only)
+            facts.saved.setdefault(name, set()).add(alone)
         return True
-    facts.joint |= names
-    record(facts, result, outputs, made, before, new_args)
+    if not strided and any(each.requires_grad for each in outputs):  # an operator may copy scattered memory first
+        facts.joint.update(names)
+        facts.graphs.update({name for name, each in zip(order, made, strict=True) if storage(each)})
+        facts.graphs.update(f"result{number or ''}" for number, each in enumerate(outputs) if storage(each))
+    record(facts, result, outputs, made, before)
+    gradients(facts, outputs, [each for each in inputs if each.requires_grad])
     return True
 
 
+def kept_names(outputs: list[torch.Tensor], made: list[torch.Tensor], order: list[str], stop: set[Any]) -> set[str]:
+    """Parameters and results whose memory backward keeps."""
+    addresses: dict[int, set[str]] = {}
+    for name, each in zip(order, made, strict=True):
+        addresses.setdefault(storage(each), set()).add(name)
+    for number, each in enumerate(outputs):
+        addresses.setdefault(storage(each), set()).add(f"result{number or ''}")
+    kept = saved_storages(outputs, stop)
+    return {name for address in kept for name in addresses.get(address, ()) if name}
+
+
 def record(
-    facts: Facts, result: Any, outputs: list[torch.Tensor], made: list[torch.Tensor], before: list[int],
-    args: list[Any],
+    facts: Facts, result: Any, outputs: list[torch.Tensor], made: list[torch.Tensor], before: list[int]
 ) -> None:
     """Add what a run with everything requiring grad has shown."""
     facts.runs += 1
     facts.kinds.add(kind_of(result))
     requiring = [each for each in made if each.requires_grad]
     if requiring:
-        facts.gradless_runs += 1
+        facts.graded += 1
+        while len(facts.grad) < len(outputs):
+            facts.grad.append(False)
         for number, each in enumerate(outputs):
-            while len(facts.grad) <= number:
-                facts.grad.append(False)
             facts.grad[number] |= each.requires_grad
-        gradients(facts, outputs, requiring)
-    first = next(leaves(args), None)
-    if outputs and first is not None and storage(first) and storage(outputs[0]):
-        facts.shares.append(storage(outputs[0]) == storage(first))
+    if not made:
+        return
+    first = made[0]
+    facts.mutates.append(first._version != before[0])
+    if outputs:
         facts.dtypes.add((first.dtype, outputs[0].dtype))
-    if made:
-        facts.mutates.append(made[0]._version != before[0])
+        if storage(first) and storage(outputs[0]):
+            facts.shares.append(storage(outputs[0]) == storage(first))
 
 
 def gradients(facts: Facts, outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
     """Whether any gradient differs from zero."""
     carrying = [each for each in outputs if each.requires_grad]
-    if not carrying or facts.nonzero:
+    if not carrying or not inputs or facts.nonzero or any(each.is_complex() for each in inputs):
         return
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     try:
         found = torch.autograd.grad(carrying, inputs, [torch.randn_like(each) for each in carrying],
                                     allow_unused=True)
     except Exception:
         facts.nonzero = True  # cannot be told: assume that it matters
         return
+    facts.tried += 1
     for each in found:
         if each is not None:
             facts.gradients += each.numel()
@@ -215,37 +260,23 @@ def argument_kind(value: Any) -> str:
     return kind
 
 
-VALUES: dict[str, list[Any]] = {
-    "float": [0.5], "number": [0.5, 1], "bool": [True], "int": [0, 1, 2], "dtype": [torch.float32],
-    "device": ["cpu"], "size": [(3, 3), (1,), (9,), (0,), (0, 1), (1, 0)],
-}
-SHAPES = [(3, 3), (4,), (2, 3, 3), (1, 2, 4, 4), (1, 2, 4, 4, 4), ()]
+class Capture(TorchFunctionMode):
+    """Notes the arguments of the first call of one torch function, however it is reached."""
+
+    def __init__(self, target: Callable[..., Any]) -> None:
+        super().__init__()
+        self.target = target
+        self.seen: tuple[list[Any], dict[str, Any]] | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Called by torch in place of every function under this mode."""
+        if self.seen is None and func is self.target:
+            self.seen = list(args), dict(kwargs or {})
+        return func(*args, **(kwargs or {}))
 
 
-def synthetic(params: Sequence[Any]) -> Iterator[list[Any]]:
-    """Guesses at arguments for the required parameters, likeliest first."""
-    required = [p for p in params if p.required or p.way == "rest"]
-    if any(p.way == "keyword" for p in required):
-        return
-    for shape, mode in itertools.product(SHAPES, ("float", "index", "mask", "integer")):
-        choices = []
-        for p in required:
-            if p.is_tensor:
-                choices.append([tensor(shape, p.name, mode)])
-            elif p.kind == "tensors":
-                choices.append([[tensor(shape, "", mode), tensor(shape, "", mode)]])
-            elif p.way == "rest" and p.kind in ("size", "int"):
-                choices.append([0, 1, 3])
-            else:
-                choices.append(VALUES.get(p.kind, [None]))
-        yield from (list(each) for each in itertools.islice(itertools.product(*choices), 40))
-
-
-def tensor(shape: tuple[int, ...], name: str, mode: str) -> torch.Tensor:
-    """A tensor that suits a parameter of this name."""
-    torch.manual_seed(len(name))
-    if mode == "integer" or any(word in name for word in ("ind", "target", "pivots")):
-        return torch.zeros(shape, dtype=torch.int64) + (mode == "integer")
-    if "mask" in name or "condition" in name or mode == "mask":
-        return torch.rand(shape) > 0.5
-    return torch.rand(shape) * 0.8 + 0.1
+def arguments_of(target: Callable[..., Any], op: Callable[..., Any], sample: Any) -> tuple[list[Any], dict[str, Any]]:
+    """How an operator's description calls `target` for a sample: some swap or pack the arguments."""
+    with Capture(target) as mode, contextlib.suppress(Exception):
+        op(sample.input, *sample.args, **sample.kwargs)
+    return mode.seen if mode.seen is not None else ([sample.input, *sample.args], dict(sample.kwargs))

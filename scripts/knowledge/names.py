@@ -17,7 +17,8 @@ WALKED = ("torch.nn", "torch.optim", "torch.utils.data", "torch.autograd", "torc
           "torch.multiprocessing", "torch.ao", "torch.fx", "torch.export", "torch.library")
 SINGLE = ("torch", "torch.functional", "torch.serialization", "torch.random", "torch.hub", "torch.overrides",
           "torch.storage", "torch.types", "torch.utils", "torch.utils.checkpoint", "torch.utils.hooks",
-          "torch.utils._pytree", "torch._tensor", "torch._C._VariableFunctions", "torch._C._nn", "torch._VF", "torch._C",
+          "torch.utils._pytree", "torch._tensor", "torch._C._VariableFunctions", "torch._C._nn", "torch._VF",
+          "torch._C",
           "torch._lowrank", "torch._lobpcg", "torch.fft", "torch.linalg", "torch.special", "torch.onnx",
           "torch.compiler", "torch.sparse")
 # Inner parts that no user code imports from.
@@ -60,10 +61,10 @@ def inside(module: str, home: str) -> bool:
     return home == module or home.startswith(module + ".") or home.startswith("torch._C")
 
 
-def preference(path: str, home: str, listed: bool) -> tuple[bool, bool, int, bool, int, str]:
+def preference(path: str, home: str, listed: bool) -> tuple[bool, bool, bool, int, bool, int, str]:
     """Sort key: the best public path of an object defined in `home` comes first."""
     around = inside(path.rpartition(".")[0], home)
-    return (not is_public(path), not around, path.count("."), not listed, len(path), path)
+    return (path not in PREFERRED, not is_public(path), not around, path.count("."), not listed, len(path), path)
 
 
 def build() -> dict[str, Any]:
@@ -100,6 +101,8 @@ def add(table: dict[str, dict[str, Any]], path: str, best: str, home: str, liste
         table[module].setdefault("=", {})[name] = best
 
 
+# Documented under this name, though torch has a shorter one.
+PREFERRED = {"torch.amp.GradScaler"}
 # Documented under this name too, even where torch has the same object under another one; tables hold both.
 KEPT = {"torch.nn.functional", "torch.linalg", "torch.fft", "torch.special"}
 

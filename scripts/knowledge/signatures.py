@@ -43,6 +43,17 @@ class Signature:
     names: tuple[str, ...] = ()
 
 
+def text_of(signature: Signature) -> str:
+    """A signature in the form that `torchlint.knowledge.callables.overload_of` reads."""
+    parts = []
+    for p in signature.params:
+        kind = f":{p.kind}" if p.kind else ""
+        default = "" if p.default is None else "=" + p.default.replace("|", "/")
+        parts.append(f"{p.name}{kind}{default}")
+    fields = ",".join(signature.names) or (str(signature.count) if signature.count else "")
+    return "|".join(parts) + ">" + signature.result + (f":{fields}" if fields else "")
+
+
 @functools.cache
 def stub(path: str) -> ast.Module:
     """A parsed stub file below the torch package."""
@@ -99,19 +110,19 @@ def argument_kind(node: ast.expr | None) -> str:
     """What an argument with this annotation is: tensor, tensors, int, number, ... or ""."""
     if node is None:
         return ""
-    words = ast.unparse(node).replace("torch.", "").replace("Optional[", "").replace("]", "") \
-        if ast.unparse(node).startswith("Optional[") else ast.unparse(node).replace("torch.", "")
+    words = ast.unparse(node).replace("torch.", "")
+    if words.startswith("Optional["):
+        words = words[len("Optional["):-1]
     parts = {part.strip() for part in words.split("|")} - {"None"}
-    if "Tensor" in parts and len(parts) > 1:
-        return "operand"
+    if not parts:
+        return "none"
     if "Tensor" in parts:
-        return "tensor"
-    if any("Tensor" in part for part in parts):
+        return "tensor" if len(parts) == 1 else "operand"
+    if parts & {"Sequence[Tensor]", "list[Tensor]", "tuple[Tensor, ...]", "List[Tensor]", "Tuple[Tensor, ...]",
+                "_TensorOrTensors", "_TensorOrTensorsOrGradEdge", "Iterable[Tensor]",
+                "tuple[Tensor, ...] | list[Tensor]", "TensorList"}:
         return "tensors"
-    for kind, names in ARGUMENTS.items():
-        if parts <= names:
-            return kind
-    return "size" if any("_int" in part or "int" in part for part in parts) else ""
+    return next((kind for kind, names in ARGUMENTS.items() if parts <= names), "")
 
 
 ARGUMENTS = {
@@ -160,15 +171,25 @@ def functional(name: str) -> list[Signature]:
     """Signatures of a function of torch.nn.functional; real defaults win over the stub's dots."""
     value = getattr(F, name)
     stubs = overloads(stub("nn/functional.pyi").body).get(name, [])
-    # boolean_dispatch hides the signature of `max_pool2d` and the like; the plain one starts with "_".
-    source = getattr(F, "_" + name, None) if stubs and isinstance(value, types.FunctionType) else None
+    pooled = getattr(F, f"{name}_with_indices", None)
+    if pooled is not None:
+        return with_indices(of_python(pooled))
     if isinstance(value, types.FunctionType):
-        found = of_python(source if callable(source) and value.__name__ == "fn" else value)
-        if found is not None and not any(p.name == "*args" for p in found.params):
-            if found.result == "other" and stubs:
-                found = Signature(found.params, stubs[0].result, stubs[0].count, stubs[0].names)
-            return [found]
-    return stubs or overloads(stub("_C/_nn.pyi").body).get(value.__name__, [])
+        found = of_python(value)
+        if found is not None and found.result == "other" and stubs:
+            found = Signature(found.params, stubs[0].result, stubs[0].count, stubs[0].names)
+        return [found] if found is not None else stubs
+    found_stubs = stubs or overloads(stub("_C/_nn.pyi").body).get(value.__name__, [])
+    return found_stubs or torch_functions().get(value.__name__, [])
+
+
+def with_indices(signature: Signature | None) -> list[Signature]:
+    """A pooling function: one tensor, or two when `return_indices` is passed."""
+    if signature is None:
+        return []
+    plain = tuple(p for p in signature.params if p.name != "return_indices")
+    asked = tuple(Parameter(p.name, "bool", None) if p.name == "return_indices" else p for p in signature.params)
+    return [Signature(plain, "tensor"), Signature(asked, "tensors", 2)]
 
 
 @functools.cache

@@ -69,8 +69,11 @@ class Overload:
     all when the count is not fixed). `dtype`: "int64", "bool", ... when the result always has that dtype.
     `view`: the result always shares storage with the first argument; `may_view`: it may.
     `zero_grad`: differentiable on paper, but the gradient is zero everywhere (round, sign, floor).
-    `saved_for`: parameters (and "result", or "result1" ... for later results) that backward keeps, each with
-    the parameters of which one must require grad for it to be kept.
+    `saved_for`: parameters (and "result", or "result1" ... for later results) that backward keeps whatever the
+    options of the call, each with the parameters of which one must require grad for it to be kept.
+    `may_save`: what only some options of the call keep (the result of `norm` for p=2).
+    `measured`: false where the generator could not run the call and torch has no derivative formula for it: it is
+    then taken to carry grad and to save nothing.
     """
 
     params: tuple[Param, ...] = ()
@@ -83,10 +86,12 @@ class Overload:
     view: bool = False
     may_view: bool = False
     saved_for: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    may_save: frozenset[str] = frozenset()
+    measured: bool = True
 
     @property
     def saves(self) -> frozenset[str]:
-        """All that backward may keep. Changing one of these in place before backward raises in backward."""
+        """All that backward keeps. Changing one of these in place before backward raises in backward."""
         return frozenset(self.saved_for)
 
     @property
@@ -118,6 +123,7 @@ class Callable_:
 
     `inplace`: changes its first argument and returns it. `factory`: makes a fresh tensor; tensor arguments
     (as of `zeros_like`) only lend shape and dtype. `random`: draws from a random generator.
+    `untracked`: runs without recording a graph, so that it may change leaves (torch.nn.init).
     `method`: the first parameter of each overload is the receiver, named "self".
     """
 
@@ -126,6 +132,7 @@ class Callable_:
     inplace: bool = False
     factory: bool = False
     random: bool = False
+    untracked: bool = False
     method: bool = False
 
     def overload(self, kinds: Sequence[str], keywords: Collection[str] = ()) -> Overload | None:
@@ -180,13 +187,19 @@ class Callable_:
 
     @property
     def saves(self) -> frozenset[str]:
-        """All that backward of the main overload may keep: parameter names and "result"."""
+        """All that backward of the main overload keeps: parameter names and "result"."""
         return self.overloads[0].saves
 
 
 @functools.cache
 def function(dotted: str) -> Callable_ | None:
-    """The torch function of this canonical name ("torch.nn.functional.relu"), None if there is none."""
+    """The torch function of this canonical name ("torch.nn.functional.relu"), None if there is none.
+
+    "torch.Tensor.add_" gives the method as a function of its receiver.
+    """
+    if dotted.startswith("torch.Tensor."):
+        entry = table("methods").get(dotted[len("torch.Tensor."):])
+        return None if entry is None else decode(dotted, entry, method=False)
     entry = table("functions").get(dotted)
     return None if entry is None else decode(dotted, entry, method=False)
 
@@ -212,13 +225,15 @@ def decode(name: str, entry: dict[str, Any], *, method: bool) -> Callable_:
         overload_of(text, {**entry, **each.get(str(number), {})}) for number, text in enumerate(entry["overloads"])
     )
     flags = set(entry.get("flags", "").split())
-    return Callable_(name, overloads, "inplace" in flags, "factory" in flags, "random" in flags, method)
+    marks = ("inplace" in flags, "factory" in flags, "random" in flags, "untracked" in flags)
+    return Callable_(name, overloads, *marks, method)
 
 
 def overload_of(text: str, facts: Mapping[str, Any]) -> Overload:
     """One overload from its signature text, such as `input:tensor|dim:int=None>tensors:values,indices`."""
     left, _, right = text.rpartition(">")
     returns, _, fields = right.partition(":")
+    saves: dict[str, str] = facts.get("saves", {})
     names = tuple(fields.split(",")) if fields and not fields.isdigit() else ()
     return Overload(
         params=tuple(params_of(left)),
@@ -227,10 +242,12 @@ def overload_of(text: str, facts: Mapping[str, Any]) -> Overload:
         names=names,
         outputs=tuple(mark == "+" for mark in facts.get("grad", "")),
         dtype=facts.get("dtype", ""),
-        zero_grad="zero" in facts,
+        zero_grad=facts.get("zero", False),
         view=facts.get("view") == "always",
         may_view=facts.get("view") in ("always", "maybe"),
-        saved_for={key: frozenset(value.split()) for key, value in facts.get("saves", {}).items()},
+        saved_for={key: frozenset(value.split()) for key, value in saves.items() if not key.endswith("?")},
+        may_save=frozenset(key[:-1] for key in saves if key.endswith("?")),
+        measured=not facts.get("unmeasured", False),
     )
 
 

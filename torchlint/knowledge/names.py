@@ -46,6 +46,8 @@ class ModuleClass:
     `has_parameters` and `has_buffers` count its submodules too. `mode_sensitive`: forward does something else
     in training mode than after eval(). `built`: the generator could make an instance; where it is false, the
     facts about parameters are not known. `functional`: the one function that forward calls, if it is only one.
+    `returns`: "tensor", the nesting of a tuple such as "(tensor,(tensor,tensor))" of LSTM, "none" inside it for
+    None, or "" where it depends on arguments or is not known.
     `wrapper`: holds the module that it was given as `module` (DistributedDataParallel and its like).
     """
 
@@ -59,6 +61,7 @@ class ModuleClass:
     mode_sensitive: bool = False
     built: bool = False
     functional: str = ""
+    returns: str = ""
     wrapper: bool = False
 
     @property
@@ -95,11 +98,12 @@ def module_class(dotted: str) -> ModuleClass | None:
         params=tuple(params_of(entry.get("params", ""))),
         parameters=tuple(entry.get("parameters", "").split()),
         buffers=tuple(entry.get("buffers", "").split()),
-        has_parameters=entry.get("has_parameters", False) or entry.get("kind") == "rnn",  # set by name
+        has_parameters=entry.get("has_parameters", False),
         has_buffers=entry.get("has_buffers", False),
         mode_sensitive=entry.get("mode", False),
         built=entry.get("built", False),
         functional=entry.get("functional", ""),
+        returns=entry.get("returns", ""),
         wrapper=entry.get("wrapper", False),
     )
 
