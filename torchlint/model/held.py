@@ -103,10 +103,12 @@ def registered_idents(cls: ClassInfo) -> set[object]:
 def registers_by_name(method: FunctionInfo) -> bool:
     """Whether a method registers under computed names: `setattr(self, ...)`, `self.add_module(...)`, `vars(self)`."""
     for call in method.calls:
-        match call.func:
-            case ast.Name(id="setattr"):
+        match call:
+            case ast.Call(func=ast.Name(id="setattr"), args=[_, name, *_]) if not isinstance(name, ast.Constant):
                 return True
-            case ast.Attribute(attr=name) if name in REGISTERING or name == "__setattr__":
+            case ast.Call(func=ast.Attribute(attr=how), args=[ast.Constant(), *_]) if how in REGISTERING:
+                continue  # one module under a fixed name: `registered_idents` knows it
+            case ast.Call(func=ast.Attribute(attr=how)) if how in REGISTERING or how == "__setattr__":
                 return True
     nodes = method.own_nodes
     return any(isinstance(node, ast.Attribute) and node.attr in ("_modules", "_parameters") for node in nodes)

@@ -39,6 +39,50 @@ EXAMPLES = [
         from torch import nn
 
 
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = [nn.Linear(2, 2), nn.Linear(2, 2)]  #!
+                head = nn.Linear(2, 1)
+                self.add_module("head", head)
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = layer(x)
+                return self.head(x)
+
+
+        net = Net()
+        net(torch.ones(1, 2))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+                head = nn.Linear(2, 1)
+                self.add_module("head", head)
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = layer(x)
+                return self.head(x)
+
+
+        net = Net()
+        net(torch.ones(1, 2))
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
         class Residual(nn.Module):
             def __init__(self, width=4):
                 super().__init__()
