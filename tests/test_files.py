@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -211,3 +212,10 @@ def test_a_file_name_that_is_no_text(tmp_path, monkeypatch) -> None:
     name = os.fsdecode(b"bad\xff.py")
     make(tmp_path, name)
     assert shown(tmp_path, monkeypatch) == [name]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path):
+    pipe = tmp_path / "pipe.py"
+    os.mkfifo(pipe)
+    with pytest.raises(UnreadableFile, match="pipe"):
+        read_source(pipe)

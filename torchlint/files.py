@@ -9,6 +9,7 @@ import codecs
 import io
 import os
 import re
+import stat
 import sys
 import tokenize
 import warnings
@@ -111,6 +112,8 @@ def _declared(data: bytes) -> str:
 def read_source(path: str | os.PathLike[str], shown: str | None = None) -> Source:
     """The source of a file on disk. Raises UnreadableFile with one clear line, and nothing else."""
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            raise UnreadableFile("cannot be read: a pipe, not a file")  # opening it would wait for a writer
         with open(path, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
