@@ -79,6 +79,7 @@ class LineTrace:
         returned: Callable[[str, object], None] | None = None,
     ) -> None:
         self.returned = returned
+        self.hit: Callable[[], None] | None = None  # called at each execution
         self.parts = dict(parts or {}) if sys.version_info >= (3, 11) else {}
         self.touched: set[FrameType] = set()
         self.ranges: dict[CodeType, list[tuple[int | None, ...]]] = {}
@@ -180,6 +181,8 @@ class LineTrace:
                 return
             self.touched.discard(frame)
         self.hits[index] += 1
+        if self.hit is not None:
+            self.hit()
         if frame in self.failed:
             self.failed.discard(frame)
             return
@@ -246,31 +249,44 @@ def pristine(seed: int) -> Iterator[None]:
             sys.modules["__main__"] = main
 
 
+class Timer:
+    """A time limit that is running; `restart` gives it new seconds, within the outer limit."""
+
+    def __init__(self, seconds: float, outer: float) -> None:
+        self.outer_end = time.monotonic() + outer if outer else None
+        self.restart(seconds)
+
+    def restart(self, seconds: float) -> None:
+        """Lets the limit be `seconds` from now."""
+        left = max(0.05, seconds)
+        if self.outer_end is not None:
+            left = min(left, max(0.01, self.outer_end - time.monotonic()))
+        signal.setitimer(signal.ITIMER_REAL, left)
+
+
 @contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[Timer | None]:
     """Raises OutOfTime after `seconds`, or when an outer limit is over.
 
     Only the main thread's Python code can be interrupted: a long call in C is left to the parent's limit.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield None
         return
 
     def expired(number: int, frame: FrameType | None) -> None:
         raise OutOfTime
 
     old = signal.signal(signal.SIGALRM, expired)
-    started = time.monotonic()
     outer, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-    mine = max(0.05, seconds)
-    signal.setitimer(signal.ITIMER_REAL, min(mine, outer) if outer else mine)
+    timer = Timer(seconds, outer)
     try:
-        yield
+        yield timer
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
-        if outer:
-            signal.setitimer(signal.ITIMER_REAL, max(0.01, outer - (time.monotonic() - started)))
+        if timer.outer_end is not None:
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, timer.outer_end - time.monotonic()))
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import linecache
+import math
 import re
 import sys
 import time
@@ -15,7 +16,7 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 from runtime_check import trace
@@ -25,6 +26,7 @@ from runtime_check.sandbox import Guard, shorten
 
 WHOLE = "the program as a whole"
 SHARE = 0.85  # of the case's time: the rest is for starting, judging and reporting
+REACH = 0.2  # of the case's time that a run may take to come to a watched statement
 LONGEST_RUN = 0.4  # of the remaining time that one run may take
 RUNS = 40  # executions of a watched statement after which a run has shown enough
 
@@ -216,11 +218,13 @@ class Bench:
         inspect: Callable[[object], None] | None = None,
         returned: Callable[[str, object], None] | None = None,
         traced: bool = True,
+        patience: float = math.inf,
     ) -> Run:
         """Runs a program one way, from a seeded state. What user code raises ends up in the run.
 
         `inspect` gets the value that the way returned, while the watches are still in place. A watcher
-        that fails raises: that is a failure of the check. `returned` gets what the functions around the
+        that fails raises: that is a failure of the check. A run that has not come to a watched statement
+        after a while, or not again for `patience` seconds, is given up. `returned` gets what the functions around the
         watched statements return. An untraced run is undisturbed, and knows
         nothing of the watched statements.
         """
@@ -245,8 +249,11 @@ class Bench:
             for watch in watches:
                 stack.enter_context(watch)
             try:
-                stack.enter_context(trace.time_limit(max(0.2, LONGEST_RUN * self.left)))
-                with lines if traced else contextlib.nullcontext():
+                longest = max(0.2, LONGEST_RUN * self.left)
+                first = min(longest, REACH * self.case.seconds) if traced else longest
+                with trace.time_limit(first) as timer, lines if traced else contextlib.nullcontext():
+                    if timer is not None:
+                        lines.hit = partial(timer.restart, min(longest, patience))
                     run.value = way.run()
                     if inspect is not None:
                         inspect(run.value)

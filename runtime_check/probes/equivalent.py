@@ -23,29 +23,33 @@ class State:
     """All that a run leaves behind."""
 
     run: Run
+    result: values.Result
     values: dict[str, object] = field(default_factory=dict)
-    gradients: dict[str, object] = field(default_factory=dict)
     random: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run came to its end, so that what only one run has counts."""
+        return self.run.error is None
 
 
 @contextmanager
-def random_state(into: State) -> Iterator[None]:
+def random_state(into: list[int]) -> Iterator[None]:
     """Notes where the random generator stands at the end."""
     try:
         yield
     finally:
-        into.random = hash(torch.get_rng_state().numpy().tobytes())
+        into.append(hash(torch.get_rng_state().numpy().tobytes()))
 
 
 def measure(bench: Bench, program: Program, way: Way) -> State:
     """Runs a program and collects everything that could differ."""
-    state = State(Run(way.label))
-    record = Record(Run(way.label))
-    result = values.measure(bench, program, way, recorded(record), random_state(state))
-    state.run, state.values = result.run, result.values
+    record, random = Record(Run(way.label)), [0]
+    result = values.measure(bench, program, way, recorded(record), random_state(random))
+    found = dict(result.values)
     for number, gradients in enumerate(record.backwards, 1):
-        state.gradients.update({f"gradient {number} of {leaf}": g for leaf, g in gradients.items()})
-    return state
+        found.update({f"gradient {number} of {leaf}": g for leaf, g in gradients.items()})
+    return State(result.run, result, found, random[-1])
 
 
 def probe(bench: Bench) -> Outcome:
@@ -57,26 +61,26 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
     """The outcome of one way of running the program."""
     if bench.corrected is None or good is None:
         return cannot_tell("there is no corrected program to compare with")
-    if bad.run.trouble or good.run.trouble:
-        return doubtful(bad.run if bad.run.trouble else good.run, "a run did not end")
-    compared = len(bad.values) + len(bad.gradients)
+    if not bad.result.usable or not good.result.usable:
+        return doubtful(bad.run if not bad.result.usable else good.run, "a run did not end")
+    one, two = {**bad.values, **bad.result.passing}, {**good.values, **good.result.passing}
+    compared = len(set(one) & set(two))
     if bench.flagged.text == bench.corrected.text:
         row = Evidence("lines that the correction changes", "0", "values compared", str(compared))
         return Outcome(Verdict.REFUTED, "the corrected program is the same: there is nothing to compare", (row,))
-    found = [*values.gaps(bad.values, good.values, exact=True), *values.gaps(bad.gradients, good.gradients, exact=True)]
-    if set(bad.values) != set(good.values) or set(bad.gradients) != set(good.gradients):
-        names = set(bad.values) ^ set(good.values) | set(bad.gradients) ^ set(good.gradients)
-        row = Evidence("results that only one program has", str(len(names)), "in both", str(compared))
-        return Outcome(Verdict.REFUTED, f"only one program has {sorted(names)[0]}", (row,))
+    found = values.gaps(one, two, exact=True)
+    alone = sorted(set(bad.values) ^ set(good.values)) if bad.ended and good.ended else []
+    if alone:
+        row = Evidence("results that only one program has", str(len(alone)), "in both", str(compared))
+        return Outcome(Verdict.REFUTED, f"only one program has {alone[0]}", (row,))
     if found:
         row = Evidence(found[0].path, found[0].one, bench.against, found[0].other)
         return Outcome(Verdict.REFUTED, f"{found[0].path} is not bit for bit the same", (row,))
-    if bad.random != good.random:
+    if bad.ended and good.ended and bad.random != good.random:
         row = Evidence("state of the random generator", "differs", "values compared", str(compared))
         return Outcome(Verdict.REFUTED, "the programs draw different random numbers", (row,))
     if not compared:
         return doubtful(bad.run, "the program left no value to compare")
     row = Evidence("values that differ in a bit", "0", "compared", str(compared))
-    return Outcome(
-        Verdict.CONFIRMED, f"{compared} values and gradients are bit for bit the same {bench.against}", (row,)
-    )
+    why = f"{compared} values and gradients are bit for bit the same {bench.against}"
+    return Outcome(Verdict.CONFIRMED, why, (row,))

@@ -52,9 +52,9 @@ def judge(bench: Bench, bad: values.Result, good: values.Result | None) -> Outco
     """The outcome for flagged and corrected results."""
     if good is None:
         return cannot_tell("there is no corrected program to compare the results with")
-    if bad.run.trouble or not bad.all:
+    if not bad.usable or not bad.all:
         return doubtful(bad.run, "the flagged program gave no result to compare")
-    if good.run.trouble or not good.all:
+    if not good.usable or not good.all:
         return doubtful(good.run, "the corrected program gave no result to compare with")
     found = values.gaps(bad.all, good.all)
     if not found:

@@ -15,10 +15,12 @@ import torch
 
 from runtime_check.probes.bench import RUNS, Bench, Program, Run, Way
 from runtime_check.probes.targets import stores, value_of
+from runtime_check.trace import Enough, OutOfTime
 
 DEPTH = 8
 MOST = 2000
 CALLS = 6  # of the flagged function, and executions of the statement, whose values are kept
+PATIENCE = 1.5  # seconds for which a run of a part of a file goes on after the flagged statement
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
 
 
@@ -30,6 +32,11 @@ class Result:
     values: dict[str, object] = field(default_factory=dict)
     passing: dict[str, object] = field(default_factory=dict)  # stored by the flagged statement, each time
     executions: int = 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether the run went as far as it was meant to."""
+        return isinstance(self.run.error, (type(None), Enough, OutOfTime)) and not self.run.stopped
 
     @property
     def all(self) -> dict[str, object]:
@@ -131,6 +138,7 @@ def measure(bench: Bench, program: Program, way: Way, *watches: Any, limit: int 
         returned=returned,
         after=stored,
         limit=RUNS if program.whole else limit,
+        patience=math.inf if program.whole else PATIENCE,
     )
     if kept:
         result.values.update(collect(kept[0], program, result.run.output))
