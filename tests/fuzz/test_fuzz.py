@@ -28,6 +28,8 @@ from torchlint.select import select
 LONG = os.environ.get("TORCHLINT_FUZZ") == "long"
 OUR_FAULT = "a fault of torchlint"
 SELECTION = select(Options(select=("ALL",), preview=True), every_rule())
+# Programs with several faults at once: what one fix repairs may show or leave another, and the guard says so.
+OTHER_FAULTS = ("it brings a new finding", "the finding is still there")
 SHORT = 60  # installed files that the short form looks at
 
 fuzz = settings(
@@ -52,7 +54,8 @@ def lint_and_fix(text: str) -> None:
     source = Source("fuzz.py", text)
     lint(source)
     result = fix_source(source, lint, unsafe=True)
-    assert not result.dropped, f"{list(map(str, result.dropped))}\n{text}"
+    broken = [str(drop) for drop in result.dropped if not drop.why.startswith(OTHER_FAULTS)]
+    assert not broken, f"{broken}\n{text}"
     if result.text != text:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as "str" object is not callable
