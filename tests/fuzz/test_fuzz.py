@@ -30,7 +30,7 @@ OUR_FAULT = "a fault of torchlint"
 SELECTION = select(Options(select=("ALL",), preview=True), every_rule())
 # Programs with several faults at once: what one fix repairs may show or leave another, and the guard says so.
 OTHER_FAULTS = ("it brings a new finding", "the finding is still there")
-SHORT = 60  # installed files that the short form looks at
+SHORT = 24  # installed files that the short form looks at
 
 fuzz = settings(
     max_examples=20_000 if LONG else 100,
