@@ -3,10 +3,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runtime_check.evidence import Environment, Outcome, Verdict
 from torchlint.findings import Finding
 from torchlint.results import Problem
-
-from runtime_check.evidence import Environment, Outcome, Verdict
 
 
 @dataclass(frozen=True)
