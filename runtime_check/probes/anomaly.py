@@ -58,7 +58,7 @@ def name_operation(numbers: Numbers, bench: Bench, program: Program, way: Way) -
     def finish(value: object) -> None:
         backward_from(value)
 
-    with torch.autograd.detect_anomaly(check_nan=True):  # noqa: TL213
+    with torch.autograd.detect_anomaly(check_nan=True):  # torchlint: ignore[anomaly-left-on]
         run = bench.run(program, way, inspect=finish, fresh=False)
     found = re.search(r"Function '(\w+)' returned nan", str(run.error or ""))
     numbers.operation = found.group(1).removesuffix("Backward0") if found else ""
