@@ -102,6 +102,8 @@ def installed() -> list[Path]:
 
 def test_installed_packages():
     paths = installed()
+    if not LONG:
+        paths = [path for path in paths if b"import torch" in path.read_bytes()]
     chosen = paths if LONG else paths[:: max(1, len(paths) // SHORT)]
     seen = 0
     project, folder = Project(), Path()
