@@ -21,9 +21,9 @@ from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example, differentiable, examples
 from runtime_check.lazy import fallback
 from runtime_check.made import Maker
-from runtime_check.modules import CannotBuild, running
+from runtime_check.modules import CannotBuild, inputs_for, running
+from runtime_check.search import Failure, attempt
 from runtime_check.slices import Arguments, Slice, cut, run_at_top, run_in_function
-from runtime_check.specs import Assignment
 from runtime_check.standins import is_heavy, smaller_constant, surroundings
 
 Hints = Mapping[str, Callable[[], object]]
@@ -90,20 +90,67 @@ def build_module(space: Namespace, qualname: str, *, seed: int = 0, budget_s: fl
     cls = space.resolve(qualname)
     if not isinstance(cls, type):
         raise CannotBuild(f"`{qualname}` is no class")
+    driver = Driver(space, seed)
+    yield from _built_as_called(driver, qualname, cls)
     with surroundings(space.path, seed):
+        yield from _built_from_instances(driver, qualname, cls)
         for item in running(cls, budget_s):
             module = item.made.make()
             label = f"{qualname}({item.made.arguments.label})"
             if item.inputs is None:
                 yield Built(label, module, None, item.why, item.made.make)
                 continue
-            call = partial(_call_module, module, item.inputs)
+            call = partial(_call_module, module, item.inputs.make)
             yield Built(f"{label}({item.inputs.label})", module, call, "", item.made.make, item.inputs.make)
 
 
-def _call_module(module: nn.Module, inputs: Assignment) -> object:
-    args, kwargs = inputs.make()
+def _call_module(module: nn.Module, inputs: Callable[[], tuple[list[Any], dict[str, Any]]]) -> object:
+    args, kwargs = inputs()
     return module(*args, **kwargs)
+
+
+def _built_as_called(driver: Driver, qualname: str, cls: type) -> Iterator[Built]:
+    """The module and the inputs of the calls that the file itself makes, where they run."""
+    for drive in itertools.islice(driver.called(f"{qualname}.forward"), PER_LEVEL):
+        prepare = drive.prepare
+        if prepare is None:
+            continue
+        try:
+            given = prepare()
+        except Exception:
+            continue
+        if isinstance(given.receiver, cls) and not isinstance(attempt(partial(_call_given, prepare)), Failure):
+            call = partial(_call_module, given.receiver, partial(_inputs_of, prepare))
+            yield Built(f"{qualname} {drive.label}", given.receiver, call, "", partial(_receiver_of, prepare),
+                        partial(_inputs_of, prepare))
+
+
+def _call_given(prepare: Callable[[], Arguments]) -> object:
+    given = prepare()
+    return given.receiver(*given.args, **given.kwargs)
+
+
+def _inputs_of(prepare: Callable[[], Arguments]) -> tuple[list[Any], dict[str, Any]]:
+    given = prepare()
+    return list(given.args), given.kwargs
+
+
+def _receiver_of(prepare: Callable[[], Arguments]) -> Any:
+    return prepare().receiver
+
+
+def _built_from_instances(driver: Driver, qualname: str, cls: type) -> Iterator[Built]:
+    """Instances as the file makes them, with made-up inputs."""
+    target = Target("method", f"{qualname}.forward", 0, 0, 0)
+    for label, make in driver.instances(target)[:2]:
+        module = attempt(make)
+        if isinstance(module, Failure) or not isinstance(module[0], cls) or not isinstance(module[0], nn.Module):
+            continue
+        first = next(inputs_for(module[0], 1.0)[0], None)
+        if first is not None:
+            inputs = first.arguments
+            yield Built(f"{label}({inputs.label})", module[0], partial(_call_module, module[0], inputs.make), "",
+                        make, inputs.make)
 
 
 def _fail(error: Exception) -> object:
@@ -270,7 +317,7 @@ class Driver:
                 self.space.run_strictly(step)
         return None
 
-    def _instances(self, target: Target) -> list[tuple[str, Callable[[], Any]]]:
+    def instances(self, target: Target) -> list[tuple[str, Callable[[], Any]]]:
         """How the file itself makes instances of the target's class."""
         holder = target.qualname.rpartition(".")[0]
         found: list[tuple[str, Callable[[], Any]]] = []
@@ -286,7 +333,7 @@ class Driver:
         try:
             with surroundings(self.space.path, self.seed):
                 self.space.reset()
-                for action in Maker(self.space, target, budget_s, self._instances(target)).actions():
+                for action in Maker(self.space, target, budget_s, self.instances(target)).actions():
                     yield Drive(action.label, self.fresh(action.run), "made", action.prepare)
         except Exception as error:
             yield Drive("with made-up arguments", partial(_fail, error), "made")

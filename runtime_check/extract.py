@@ -14,7 +14,6 @@ import linecache
 import os
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from runtime_check import placeholder
@@ -24,24 +23,14 @@ from runtime_check.statements import (
     Step,
     bound,
     class_body_reads,
-    is_main_guard,
+    read,
     steps,
     walk,
 )
+from runtime_check.target import Target, target_at
 
 #: Methods that make a class without a known base look like a Module.
 MODULE_METHODS = frozenset({"forward", "training_step"})
-
-
-@dataclass(frozen=True)
-class Target:
-    """The code that has to run for a finding to be tested."""
-
-    kind: str  # "class", "method", "function" or "script"
-    qualname: str  # "Net", "Net.forward", "train"; "" for a script
-    line: int
-    first_line: int
-    last_line: int
 
 
 class Globals(dict[str, Any]):
@@ -82,6 +71,7 @@ class Namespace:
         self.pins: dict[str, Any] = {}
         self.running: list[int] = []
         self.done: set[int] = set()
+        self.partial: set[str] = set()  # names with bindings that were not run yet
         self.failed: dict[str, BaseException] = {}
         self.fallback: Callable[[str], object] | None = None  # a value for a name whose statement failed
         self.loader = loader or Loader(path, roots, _namespace)
@@ -148,6 +138,8 @@ class Namespace:
             return self.pins[name]
         if name in self.binding:
             self._need(name, len(self.steps) if not self.running else self.running[-1])
+        if not self.running:
+            self._complete()
         if name not in self.globals:
             self._need_star(name)
         if name in self.failed:
@@ -183,7 +175,8 @@ class Namespace:
                 for name in step.binds - self.pins.keys():
                     self.globals.pop(name, None)
                     self.failed.pop(name, None)
-        for name in [name for name in self.globals if name not in self.binding and name not in self.pins]:
+        kept = {*self.binding, *self.pins, *vars(builtins)}
+        for name in [name for name in self.globals if name not in kept]:
             if not name.startswith("__") and not isinstance(self.globals[name], _LASTING_VALUES):
                 del self.globals[name]
 
@@ -197,8 +190,9 @@ class Namespace:
             self._need(name, self.running[-1] if self.running else len(self.steps))
         if name not in self.globals:
             if name in vars(builtins):
-                raise KeyError(name)
-            self._need_star(name)
+                dict.__setitem__(self.globals, name, vars(builtins)[name])  # found faster the next time
+            else:
+                self._need_star(name)
         return dict.__getitem__(self.globals, name)
 
     def _need(self, name: str, before: int) -> None:
@@ -213,8 +207,25 @@ class Namespace:
         for step in sorted([*now, *more], key=lambda step: step.index):
             if step.index not in self.done and not (step.binds and step.binds <= self.pins.keys()):
                 self.run_step(step)
-        if name not in self.globals and not self.running[:-1].count(first):
+        if name not in self.globals:
             self._need_part(name, now)
+        if any(step.index not in self.done and step.index >= before for step in binding):
+            self.partial.add(name)
+
+    def _complete(self) -> None:
+        """Brings names that were computed as of some statement up to date, unless that means real work."""
+        while self.partial:
+            name = self.partial.pop()
+            rest = [step for step in self.binding[name] if step.index not in self.done and not step.main]
+            if not any(self._works(step.node) for step in rest):
+                self._need(name, len(self.steps))
+
+    def _works(self, node: ast.stmt) -> bool:
+        """Whether a statement loops, or calls a function of the file."""
+        if isinstance(node, (ast.For, ast.While, ast.With)):
+            return True
+        calls = [item.func for item in walk(node) if isinstance(item, ast.Call)]
+        return any(isinstance(item, ast.Name) and item.id in self.binding for item in calls)
 
     def _need_part(self, name: str, binding: list[Step]) -> None:
         """A block ran without binding the name (`if TYPE_CHECKING:`): run the one statement in it that does."""
@@ -291,7 +302,9 @@ class Namespace:
         return Busy(self, index)
 
     def _prepare(self, node: ast.stmt) -> None:
-        """Class bodies read globals behind our back: give their names values first."""
+        """Class bodies read globals behind our back, and names may have an older value: compute them first."""
+        for name in sorted(read(node, deep=False) & self.partial):
+            self._need(name, self.running[-1])
         for name in sorted(class_body_reads(node)):
             if name in self.globals or (name in vars(builtins) and name not in self.binding):
                 continue
@@ -415,42 +428,4 @@ def _looks_like_module(node: ast.stmt) -> bool:
     )
 
 
-def target_at(text: str, line: int) -> Target:
-    """The innermost class, method or top-level function around `line`, else the whole script.
-
-    Functions inside a function are exercised through the outer one. Raises SyntaxError.
-    """
-    tree = ast.parse(text)
-    last = max(text.count("\n") + 1, line)
-    path: list[ast.stmt] = []
-    body: list[ast.stmt] = tree.body
-    while True:
-        node = next((item for item in body if _first(item) <= line <= (item.end_lineno or 0)), None)
-        if node is None or is_main_guard(node):
-            break
-        match node:
-            case ast.ClassDef():
-                path.append(node)
-                body = node.body
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                path.append(node)
-                break
-            case ast.If() | ast.Try() | ast.With() | ast.For() | ast.While():
-                body = [item for item in ast.iter_child_nodes(node) if isinstance(item, ast.stmt)]
-                body += [item for part in getattr(node, "handlers", []) for item in part.body]
-            case _:
-                break
-    if not path:
-        return Target("script", "", line, 1, last)
-    inner = path[-1]
-    names = ".".join(getattr(item, "name", "") for item in path)
-    kind = "class" if isinstance(inner, ast.ClassDef) else "method" if len(path) > 1 else "function"
-    return Target(kind, names, line, _first(inner), inner.end_lineno or line)
-
-
-def _first(node: ast.stmt) -> int:
-    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(item.lineno for item in decorators)])
-
-
-__all__ = ["Globals", "Namespace", "Target", "bound", "target_at"]
+__all__ = ["Globals", "Namespace", "Target", "target_at"]

@@ -16,9 +16,10 @@ from runtime_check.inputs import InputGuesser
 from runtime_check.modules import CannotBuild, explain
 from runtime_check.repair import repairs
 from runtime_check.search import Failure, Search
-from runtime_check.specs import OMIT, Assignment, Const, Spec
+from runtime_check.specs import OMIT, Assignment, Const, Spec, Tensor
 from runtime_check.usage import source_tree
 
+PATIENCE = 8  # arguments that run forward but not backward, after which the fault is the Function's
 CONTEXTS = ("ctx", "context", "self", "cls", "c", "ct")
 
 
@@ -106,12 +107,24 @@ def saved_and_kept(function: Any) -> tuple[set[str], set[str]]:
 
 
 def examples(cls: Any, budget_s: float) -> Iterator[Example]:
-    """Made-up arguments with which an autograd Function's forward runs, as they are found."""
+    """Made-up arguments with which an autograd Function runs, as they are found.
+
+    Those that also get back through `backward` come first; if the first few that run forward do not, they
+    are given as they are, since the fault may be the Function's. Raises CannotBuild if none runs.
+    """
     guesser = ArgumentGuesser(cls.forward, cls, drop_context=not has_setup(cls))
     starts, candidates = guesser.starts()
 
+    only_forward: list[Assignment] = []
+
     def run(chosen: Assignment) -> Any:
-        return cls.apply(*positional(chosen))
+        value = cls.apply(*positional(chosen))
+        ends = [item for item in _tensors(value) if item.requires_grad]
+        if ends and len(only_forward) < PATIENCE:
+            only_forward.append(chosen)
+            sum((item.abs() if item.is_complex() else item).sum() for item in ends).backward()
+            only_forward.clear()
+        return value
 
     def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
         return repairs(Context(chosen, failure, cls.forward, candidates))
@@ -119,9 +132,14 @@ def examples(cls: Any, budget_s: float) -> Iterator[Example]:
     search = Search(run, repair, budget_s)
     none = True
     for found in itertools.islice(search.results(starts), 6):
+        if len(only_forward) == PATIENCE:
+            break
         if found.operations > 1 and any(True for _ in _tensors(found.value)):
             chosen, none = found.arguments, False
             yield Example(chosen.label, lambda chosen=chosen: positional(chosen), cls)  # type: ignore[misc]
+    for chosen in only_forward[:2]:
+        none = False
+        yield Example(chosen.label, lambda chosen=chosen: positional(chosen), cls)  # type: ignore[misc]
     if none:
         raise CannotBuild(explain(f"{cls.__name__}.apply", search.failure))
 
@@ -133,8 +151,10 @@ def positional(chosen: Assignment) -> tuple[Any, ...]:
         if spec == OMIT:
             break  # what follows is left to the defaults too
         made = spec.make()
-        values.extend(made if name == chosen.spread else [made])
-    return differentiable(tuple(values))
+        fixed = isinstance(spec, Tensor) and spec.kind == "fixed"
+        given = made if name == chosen.spread else [made.double()] if fixed else differentiable((made,))
+        values.extend(given)
+    return tuple(values)
 
 
 def has_setup(cls: Any) -> bool:
@@ -167,8 +187,6 @@ def calls(function: Callable[..., Any], owner: type | None, budget_s: float, *, 
     """Arguments with which a function runs or fails on the line of interest (`reached`), as they are found."""
     if starts is None or candidates is None:
         starts, candidates = ArgumentGuesser(function, owner).starts()
-    stopped: list[tuple[Assignment, int]] = []
-    none = True
 
     def run(chosen: Assignment) -> Any:
         before()
@@ -178,19 +196,12 @@ def calls(function: Callable[..., Any], owner: type | None, budget_s: float, *, 
         return list(itertools.islice(value, 8)) if hasattr(value, "__next__") else value
 
     def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
-        if reached(failure):
-            stopped.append((chosen, failure.operations))
         return repairs(Context(chosen, failure, function, candidates))
 
-    search = Search(run, repair, budget_s)
+    search = Search(run, repair, budget_s, reached)
+    none = True
     for found in search.results(starts):
         none = False
-        yield Call(found.arguments, True, found.operations)
-        if stopped:
-            yield Call(stopped[0][0], False, stopped[0][1])
-            stopped.clear()
-    for chosen, operations in sorted(stopped, key=lambda item: -item[1])[:2]:
-        none = False
-        yield Call(chosen, False, operations)
+        yield Call(found.arguments, found.ran, found.operations)
     if none:
         raise CannotBuild(explain(getattr(function, "__qualname__", str(function)), search.failure))

@@ -4,7 +4,10 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import enum
+import importlib
 import inspect
+import re
+import time
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -19,8 +22,9 @@ from runtime_check import names
 from runtime_check.layers import PassThrough, Settings, of_name
 from runtime_check.placeholder import Missing
 from runtime_check.specs import OMIT, Const, Made, Seq, Spec, Table, Tensor
-from runtime_check.usage import Usage, usage
+from runtime_check.usage import DEPTH, Usage, usage
 
+LOOKING = 0.5
 NOTHING = inspect.Parameter.empty
 
 
@@ -46,6 +50,7 @@ class Guesser:
         self.globals: Any = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__globals__", {})
         self.signature = inspect.signature(function)
         self.hints = hints_of(function)
+        self.spent = 0.0  # seconds spent on reading code; following calls may load other files
 
     def parameters(self) -> list[inspect.Parameter]:
         """The parameters that a caller fills."""
@@ -56,7 +61,9 @@ class Guesser:
 
     def asked(self, parameter: inspect.Parameter) -> Asked:
         """All that is known about a parameter."""
-        use = usage(self.function, parameter.name, self.owner)
+        started = time.perf_counter()
+        use = usage(self.function, parameter.name, self.owner, DEPTH if self.spent < LOOKING else 1)
+        self.spent += time.perf_counter() - started
         return Asked(parameter.name, self.hints.get(parameter.name), use, parameter.default)
 
     def values(self, asked: Asked) -> list[Spec]:
@@ -152,10 +159,16 @@ class Guesser:
                 yield from self.modules(asked)
             elif use.attributes:
                 yield from self.configs(asked)
+        if use.ranged:
+            value = names.number(asked.name)
+            yield Const(value if isinstance(value, int) and value < names.WIDTH else 2)
         if use.calls:
             yield from self.callables(asked)
         if use.element is not None or use.length or use.unpacked or use.splatted:
             yield from self.sequence(list, (), asked)
+        for kind in (bool, int, float):
+            if kind.__name__ in use.types:
+                yield from self.by_class(kind, asked)
         if use.types & {"list", "tuple"}:
             yield from self.by_name(asked)
         if use.truth and not (use.arithmetic or use.calls or use.roles or use.equals or use.element):
@@ -183,6 +196,8 @@ class Guesser:
             yield from (Made("nn.ReLU()", nn.ReLU), Const(nn.ReLU), Const("relu"))
         elif names.NORMS.search(text):
             yield from (Const(nn.LayerNorm), Const(nn.BatchNorm2d), Const("layer_norm"), Const(False))
+        elif re.search(r"(observation|obs|action|act)_?space$", text):
+            yield from self.spaces(text)
         elif text in ("device", "dtype"):
             yield Const(torch.device("cpu") if text == "device" else torch.float32)
         elif names.is_flag(text):
@@ -199,6 +214,20 @@ class Guesser:
             if text.endswith("s") and isinstance(found, int) and not text.endswith(("layers", "heads", "blocks")):
                 yield Const([found, found])
         yield Const(names.WIDTH)
+
+    def spaces(self, text: str) -> Iterator[Spec]:
+        """Spaces of reinforcement learning, if their package is there."""
+        for package in ("gymnasium", "gym"):
+            try:
+                module = importlib.import_module(f"{package}.spaces")
+            except Exception:
+                continue
+            box = Made(f"{package}.spaces.Box(-1, 1, (4,))", partial(module.Box, -1.0, 1.0, (4,)))
+            discrete = Made(f"{package}.spaces.Discrete(2)", partial(module.Discrete, 2))
+            yield from (discrete, box) if text.startswith("act") else (box, discrete)
+            image = partial(module.Box, 0, 255, (3, 64, 64), "uint8")
+            yield Made(f"{package}.spaces.Box(0, 255, (3, 64, 64), uint8)", image)
+            return
 
     def strings(self, asked: Asked) -> Iterator[Spec]:
         """The strings that the code compares the value with; else plausible ones."""

@@ -10,17 +10,16 @@ import inspect
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from runtime_check import names
+from runtime_check.entries import STEPS, Entry, entry_of, member
 from runtime_check.guess import NOTHING, Asked, Guesser
 from runtime_check.specs import OMIT, Assignment, Const, Seq, Spec, Tensor
-from runtime_check.usage import Usage, usage
+from runtime_check.usage import Usage
 
-STEPS = 8  # length of made sequences
 NODES, EDGES = 8, 12
 TOKENS = re.compile(r"(^|_)(input_)?(ids?|tokens?|idx|indices|index|words|chars|labels?|targets?|captions?|text"
                     r"|sentences?|y"
@@ -29,6 +28,7 @@ MASKS = re.compile(r"(^|_)(masks|valid|is_\w+|dead|keep|alive)$|mask$")
 TIMES = re.compile(r"^(t|ts|time|times|time_?steps?|noise_level|sigma|sigmas|steps?|timestep_cond|noise_labels)$")
 EDGES_NAMES = re.compile(r"^(edge_index|edges?|edge_list|adj_t)$")
 EDGE_VALUES = re.compile(r"^(edge_attr|edge_feat\w*|edge_weight|e)$")
+SHAPES = re.compile(r"(^|_)(shape|size)$")
 LENGTHS = re.compile(r"(^|_)(len|lens|lengths?|sizes|num_\w+)$")
 STATES = re.compile(r"(^|_)(h|hx|hidden|hiddens|state|states|h0|c0|h_0|prev_state|cache|past_\w+|hidden_states?_prev)$")
 IMAGES = re.compile(r"(^|_)(img|imgs|image|images|pixels?|pixel_values|frame|rgb|depth|photo|picture)$")
@@ -43,84 +43,6 @@ AXES: list[tuple[str, int]] = [
     (r"^(3|rgb)$", 3),
     (r"^(1)$", 1),
 ]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the first layer that sees an input wants: forms of shapes, and the kind of values."""
-
-    shapes: tuple[tuple[int, ...], ...]
-    kind: str = "float"
-    high: int = 8
-
-
-def entry_of(module: Any, depth: int = 4) -> Entry | None:
-    """The inputs that a layer takes, looking into containers and user-made modules; None if unknown."""
-    b, t = names.BATCH, STEPS
-    match module:
-        case nn.Linear():
-            return Entry(((b, module.in_features), (b, t, module.in_features)))
-        case nn.Bilinear():
-            return Entry(((b, module.in1_features),))
-        case nn.Embedding():
-            return Entry(((b, t), (b,), (t,)), "long", module.num_embeddings)
-        case nn.EmbeddingBag():
-            return Entry(((b, t),), "long", module.num_embeddings)
-        case nn.RNNBase():
-            return Entry(((b, t, module.input_size), (t, module.input_size)))
-        case nn.RNNCellBase():
-            return Entry(((b, module.input_size),))
-        case nn.MultiheadAttention():
-            return Entry(((t, b, module.embed_dim),))
-        case nn.LayerNorm():
-            return Entry(((b, t, *module.normalized_shape), (b, *module.normalized_shape)))
-        case nn.modules.conv._ConvNd():
-            return _images(module.in_channels, len(module.kernel_size), module)
-        case nn.BatchNorm1d():
-            return Entry(((b, module.num_features), (b, module.num_features, t)))
-        case nn.modules.batchnorm._BatchNorm() | nn.modules.instancenorm._InstanceNorm():
-            rank = 3 if "3d" in type(module).__name__ else 1 if "1d" in type(module).__name__ else 2
-            return _images(module.num_features, rank)
-        case nn.GroupNorm():
-            return _images(module.num_channels, 2)
-    return _entry_inside(module, depth) if isinstance(module, nn.Module) and depth else None
-
-
-def _images(channels: int, rank: int, module: Any = None) -> Entry:
-    sizes = {1: (32, 64, 256), 2: (32, 64, 28, 224), 3: (16, 8, 32)}[rank]
-    kernel = max(module.kernel_size) if module is not None and isinstance(module.kernel_size[0], int) else 1
-    stride = max(module.stride) if module is not None and isinstance(module.stride[0], int) else 1
-    fitting = [max(size, kernel, 4 * stride if stride > 4 else 0) for size in sizes]
-    return Entry(tuple((names.BATCH, channels, *(size,) * rank) for size in dict.fromkeys(fitting)))
-
-
-def _entry_inside(module: nn.Module, depth: int) -> Entry | None:
-    """Look at the layers that the forward method hands its first argument to, else at the first layers."""
-    forward = type(module).forward
-    first = next((name for name in _positional(forward) if name != "self"), "")
-    if first and not type(module).__module__.startswith("torch.nn"):
-        for path in usage(forward, first, type(module), 1).layers:
-            found = entry_of(_member(module, path), depth - 1)
-            if found is not None:
-                return found
-    for child in module.children():
-        found = entry_of(child, depth - 1)
-        if found is not None:
-            return found
-    return None
-
-
-def _positional(function: Any) -> list[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return []
-
-
-def _member(module: Any, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part, None)
-    return module
 
 
 class InputGuesser(Guesser):
@@ -201,11 +123,13 @@ class InputGuesser(Guesser):
         elif MASKS.search(text):
             if not asked.required or asked.use.can_be_none:
                 yield Const(None)
-            shapes = ((b, t), (t, t), (b, 1, t, t), (b, 1, 1, t), (t,))
-            yield from (Tensor(shape, "bool") for shape in shapes)
+            for shape in ((b, t), (t, t), (b, 1, t, t), (b, 1, 1, t), (t,)):
+                yield Tensor(shape, "bool")
             yield Tensor((b, t))
         elif TIMES.search(text):
             yield from (Tensor((b,), "long", 8), Tensor((b,), "unit"), Tensor((b, 1), "unit"), Tensor((b, self.width)))
+        elif SHAPES.search(text):
+            yield from (Seq((Const(b), Const(w)), tuple) for w in (self.width, t))
         elif LENGTHS.search(text) and not asked.use.layers:
             yield from (Tensor((b,), "long", 0 + STEPS), Const(STEPS), Const([STEPS] * b))
         elif STATES.search(text) and text != "hidden_states":
@@ -217,7 +141,8 @@ class InputGuesser(Guesser):
             yield from (Tensor((b, t), "long", high), Tensor((b,), "long", high))
         elif IMAGES.search(text):
             yield from (Tensor(shape) for shape in self._entries(asked) if len(shape) == 4)
-            yield from (Tensor((b, 3, 32, 32)), Tensor((b, 1, 28, 28)), Tensor((b, 3, 224, 224)))
+            side = names.IMAGE
+            yield from map(Tensor, ((b, 3, side, side), (b, 1, 28, 28), (b, 3, 224, 224)))
 
     def _has_edges(self) -> bool:
         return any(EDGES_NAMES.search(item) for item in self.signature.parameters)
@@ -260,7 +185,7 @@ class InputGuesser(Guesser):
         if self.module is None:
             return None
         for path in asked.use.layers:
-            found = entry_of(_member(self.module, path))
+            found = entry_of(member(self.module, path))
             if found is not None:
                 return found
         return None
@@ -280,7 +205,8 @@ class InputGuesser(Guesser):
             found += [Tensor(shape, entry.kind, entry.high) for shape in entry.shapes]
         found += [
             Tensor((b, t, w)), Tensor((b, w)), Tensor((b, w, image, image)), Tensor((b, 3, image, image)),
-            Tensor((b, w, image)), Tensor((b, t), "long", self._vocabulary(asked)), Tensor((b, HEAD, t, 4)),
+            Tensor((b, w, image)), Tensor((b, t), "long", self._vocabulary(asked)),
+            Tensor((b, names.HEADS, t, names.WIDTH // names.HEADS)),
             Tensor((b, w, 8, 8, 8)), Tensor((t, w)), Tensor((b, t, w, w)), Tensor((w, w)), Tensor((b, 1, 28, 28)),
             Tensor((b, 3, 224, 224)), Tensor((b,), "long", 2), Tensor((b,)), Tensor((w,)), Tensor(()),
         ]
@@ -321,6 +247,10 @@ class InputGuesser(Guesser):
         for pattern in asked.use.patterns:
             left = pattern.partition("->")[0]
             yield from self._from_axes(re.findall(r"\([^)]*\)|[\w.]+", left), "float")
+        for part in asked.use.subscripts:
+            letters = part.split() if " " in part else list(part)
+            if letters and "." not in part:
+                yield Tensor(tuple(names.BATCH if item == "b" else 4 for item in letters))
         for text in self._documented(asked.name):
             yield from self._from_axes([item for item in re.split(r"[,x×*\s]+", text) if item], "float")
 
@@ -379,9 +309,6 @@ class InputGuesser(Guesser):
         firsts = tuple((name, options[0]) for name, options in candidates.items())
         base = Assignment(firsts, frozenset(positional), spread)
         return list(variations(base, candidates)), candidates
-
-
-HEAD = 4
 
 
 def variations(base: Assignment, candidates: dict[str, list[Spec]]) -> Iterator[Assignment]:

@@ -82,13 +82,16 @@ class Maker:
         """Construct, run forward, and for other methods call them on the instance."""
         known: list[Running] = []
         rest: list[Action] = []
-        for item in itertools.islice(running(cls, self.left * 0.6), 4):
+        for item in itertools.islice(running(cls, self.left * 0.6, stops=self.failed_here), 6):
             known.append(item)
             label = f"{cls.__name__}({item.made.arguments.label})"
             if item.inputs is None:
                 rest.append(Action(label, item.made.make))
                 continue
             action = Action(f"{label}({item.inputs.label})", _forward(item), _arguments(item))
+            if not item.ran:
+                yield action
+                continue
             if name not in ("", "forward", "__init__", "__call__") and not self.reaches(action.run):
                 rest.append(action)
                 continue
@@ -96,7 +99,7 @@ class Maker:
             if item.inputs is not None and name in ("", "__init__"):
                 yield Action(label, item.made.make)
         if name and name not in ("forward", "__init__", "__call__"):
-            for item in known[:2]:
+            for item in [item for item in known if item.ran][:2]:
                 label = f"{cls.__name__}({item.made.arguments.label}).{name}"
                 recipe = Recipe(cls.__name__, item.made.make, item.inputs, item.value)
                 yield from self.method(cls, name, label, item.made.make, [recipe])

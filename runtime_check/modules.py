@@ -19,7 +19,13 @@ from runtime_check.repair import repairs
 from runtime_check.search import Failure, Found, Search
 from runtime_check.specs import OMIT, Assignment, Spec
 
+Stops = Callable[[Failure], bool]
 LARGE = 30_000_000  # parameters; a module above is built again with smaller sizes
+
+
+def never(failure: Failure) -> bool:
+    """No failure is of interest."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def explain(name: str, failure: Failure | None) -> str:
     return f"`{name}`: {type(failure.error).__name__}: {failure.error}{where}"
 
 
-def inputs_for(module: nn.Module, budget_s: float) -> tuple[Iterator[Found], Search]:
+def inputs_for(module: nn.Module, budget_s: float, stops: Stops = never) -> tuple[Iterator[Found], Search]:
     """Inputs with which the module's `forward` runs at least one operation, as they are found."""
     guesser = InputGuesser(type(module).forward, module)
     starts, candidates = guesser.starts()
@@ -128,8 +134,8 @@ def inputs_for(module: nn.Module, budget_s: float) -> tuple[Iterator[Found], Sea
     def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
         return repairs(Context(chosen, failure, forward, candidates))
 
-    search = Search(run, repair, budget_s)
-    return (item for item in search.results(starts) if item.operations), search
+    search = Search(run, repair, budget_s, stops)
+    return (item for item in search.results(starts) if item.operations or not item.ran), search
 
 
 def forward_exists(cls: type) -> bool:
@@ -145,16 +151,18 @@ class Running:
     inputs: Assignment | None
     value: Any
     why: str = ""  # why there are no inputs
+    ran: bool = True  # False: forward failed, on the line of interest
 
 
-def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3) -> Iterator[Running]:
+def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3, stops: Stops = never) -> Iterator[Running]:
     """Constructions of a class, each with inputs if some were found: those with inputs come as soon as found.
 
     Raises CannotBuild if the class cannot be constructed at all.
     """
-    end = time.perf_counter() + budget_s
+    end = 0.0
     bare: list[Running] = []
     for count, made in enumerate(constructions(cls, budget_s)):
+        end = end or time.perf_counter() + budget_s  # loading configurations and the like is not counted
         if time.perf_counter() > end or count > 8:
             break
         module = made.make()
@@ -162,11 +170,14 @@ def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3) -> Iterator[R
             yield Running(made, None, None, "it has no forward")
             continue
         left = max(end - time.perf_counter(), 0.05)
-        found, search = inputs_for(module, min(left, each_s * (3 if count == 0 else 1)))
-        first = next(found, None)
-        if first is not None:
-            yield Running(made, first.arguments, first.value)
-        else:
+        found, search = inputs_for(module, min(left, each_s * (3 if count == 0 else 1)), stops)
+        none = True
+        for item in found:
+            none = False
+            yield Running(made, item.arguments, item.value, "", item.ran)
+            if item.ran:
+                break
+        if none:
             bare.append(Running(made, None, None, explain(f"{cls.__name__}.forward", search.failure)))
     yield from bare[:1]
 

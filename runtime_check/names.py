@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-WIDTH, HEADS, DEPTH, LENGTH, IMAGE, VOCABULARY, CLASSES, BATCH = 16, 4, 2, 16, 32, 32, 5, 2
+WIDTH, HEADS, DEPTH, LENGTH, IMAGE, VOCABULARY, CLASSES, BATCH = 32, 4, 2, 16, 64, 40, 5, 2
 
 #: First match wins. The pattern is searched in the name in snake case.
 TABLE: list[tuple[str, Any]] = [
     (r"kernel|ksize|filter_size|^ks?$|^kernel_?size", 3),
     (r"^(layer_?|block_?|level_?)?(idx|index|id)$|layer_(idx|id|index|num(ber)?)$|_idx$|_index$", 0),
+    (r"spatial_dim|(^|_)n_?dims?$|num_dims?$|^dimensions?$|dimensionality|(^|_)ndim$", 2),
     (r"interval|freq(uency)?$|every|period|patience|log_?step", 2),
     (r"(num|n)_?patches", 16),
     (r"patch", 4),
@@ -29,7 +30,7 @@ TABLE: list[tuple[str, Any]] = [
      r"|timesteps|num_(frames|steps|timesteps|points|queries|latents|slots)|^T$|horizon|pred_len", LENGTH),
     (r"(kv|key_value|query_group).*(heads|groups)|heads_kv|n_?kv", 2),
     (r"(head_?dim|dim_?(per_)?head|d_?head|head_?(size|width|channels)|^d_?[kvq]$|qk_dim|kv_dim|rot(ary)?_dim"
-     r"|dim_?(keys?|values?))", 4),
+     r"|dim_?(keys?|values?))", WIDTH // HEADS),
     (r"heads?$|n_?heads?|num_.*heads", HEADS),
     (r"^groups$|num_parallel|cardinality", 1),
     (r"groups?$|n_?groups", 4),
@@ -59,7 +60,7 @@ TABLE: list[tuple[str, Any]] = [
 FLAGS = re.compile(
     r"^(use|is|has|with|do|enable|return|apply|add|no|share|tie|pre|as|include|exclude|skip|keep|force|freeze|train|only"
     r"|should|output|concat|log|clip|predict)_|^(causal|bias|affine|inplace|bidirectional|batch_?first|residual|verbose"
-    r"|training|normalize|track\w*|fused|flash\w*|learnable|trainable|pretrained|reverse|shuffle|deterministic|debug"
+    r"|training|normalize|enabled?|active|strict|track\w*|fused|flash\w*|learnable|trainable|pretrained|reverse|shuffle|deterministic|debug"
     r"|shortcut|downsample|upsample|final|first|last|cross|qkv_bias|elementwise_affine|norm_first|ceil_mode|transpose"
     r"|shift|downscale|relative|symmetric|stochastic|gated|checkpoint\w*|dynamic|cached|normalized|masked|bn|self_loops"
     r"|dry_run|no_\w+|distributed|amp|fp16|bf16|evaluate|resume|cuda|mps|accel|save_model|decoder|cosine|half|add_self_loops|root_weight|cls_token|class_token|fast|linear|complex|quiet|lazy|sparse)$"
@@ -124,8 +125,6 @@ def smaller(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not is_size(name):
         return value
     small = number(name)
-    if small == IMAGE and not re.search("vocab|dict|token|embed|code", snake(name)):
-        small = 2 * IMAGE  # networks halve an image several times
     match value:
         case int() if small is not None and value > small:
             return small

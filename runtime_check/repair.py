@@ -15,6 +15,7 @@ from runtime_check.repair_sizes import (
     exact_shape,
     got_wanted,
     grow,
+    index_rank,
     matrices,
     normalized,
     rank,
@@ -67,6 +68,8 @@ RULES: list[tuple[str, Rule]] = [
      r"|to be of type Long|int64|must be long|[Ee]xpected.*(?:Long|integer)|only integer tensors", to_kind("long")),
     (r"not implemented for '(?:Long|Int|Bool|Byte)'|floating point|expected (?:scalar type )?Float|can only be floating"
      r"|Got: Long|only floating|should be floating", to_kind("float")),
+    (r"gradients? with respect to|does not require grad|not differentiable", to_kind("fixed")),
+    (r"[Ii]ndex tensor must have the same number of dim", index_rank),
     (r"mask.*bool|bool.*mask|expected.*[Bb]ool", to_kind("bool")),
     (r"same dtype|[Ii]nput type|dtype mismatch|but found|type mismatch|Float and|Long and", kinds_differ),
     (r"between 0 and 1|range \[0, 1\]|all elements of", to_kind("unit")),

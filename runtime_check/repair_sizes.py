@@ -111,7 +111,7 @@ def grow(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """The input is too small for the kernels or pools: more pixels, more steps, a bigger batch."""
     for name, spec in context.arguments.tensors():
         if len(spec.shape) >= 4:
-            for size in (64, 128, 224, 256):
+            for size in (128, 224, 256):
                 if size > spec.shape[-1]:
                     yield context.arguments.put(name, spec.resize((*spec.shape[:-2], size, size)))
         elif len(spec.shape) == 3:
@@ -220,6 +220,13 @@ def unpacking(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
             yield context.arguments.put(name, Seq((spec.items[0],) * wanted, spec.box))
         elif isinstance(spec, Const):
             yield context.arguments.put(name, Seq((spec,) * wanted, tuple))
+
+
+def index_rank(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
+    """An index and what it indexes have different ranks."""
+    ranks = {len(spec.shape) for _, spec in context.arguments.tensors()}
+    for wanted in sorted(ranks, reverse=True):
+        yield from with_rank(context, wanted)
 
 
 def rank_by_one(context: Context, match: re.Match[str]) -> Iterator[Assignment]:

@@ -23,6 +23,8 @@ from runtime_check.placeholder import MissingError
 from runtime_check.specs import Assignment
 
 TRIALS = 400
+STOPS = 2  # failures on the line of interest that are given as results
+LARGEST = 1_500_000  # numbers in the tensors of one call
 
 
 class Operations(TorchFunctionMode):  # type: ignore[misc]
@@ -62,11 +64,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class Found:
-    """Arguments with which the call ran, and what it returned."""
+    """Arguments with which the call ran, and what it returned; or with which it failed where it matters."""
 
     arguments: Assignment
     value: Any
     operations: int
+    ran: bool = True
 
 
 Repairer = Callable[[Assignment, Failure], Iterable[Assignment]]
@@ -74,11 +77,16 @@ Repairer = Callable[[Assignment, Failure], Iterable[Assignment]]
 
 @dataclass
 class Search:
-    """A search in progress; `failure` is the one that got furthest."""
+    """A search in progress; `failure` is the one that got furthest.
+
+    A failure for which `stops` is true is a result too: the code ran up to the line of interest.
+    """
 
     run: Callable[[Assignment], Any]
     repair: Repairer
     budget_s: float
+    stops: Callable[[Failure], bool] = lambda failure: False
+    stopped: int = 0
     tried: set[str] = field(default_factory=set)
     failure: Failure | None = None
 
@@ -89,7 +97,7 @@ class Search:
         heap: list[tuple[float, float, int, Assignment]] = []
         end = time.perf_counter() + self.budget_s
         for trial in range(TRIALS):
-            if time.perf_counter() > end:
+            if trial and time.perf_counter() > end:
                 return
             # Every third attempt is a fresh start, so that one line of repairs cannot use up the budget.
             chosen = next(waiting, None) if trial % 3 == 0 or not heap else None
@@ -98,13 +106,16 @@ class Search:
                 if not heap:
                     return
                 _, depth, _, chosen = heapq.heappop(heap)
-            if chosen.label in self.tried:
+            if chosen.label in self.tried or chosen.numbers > LARGEST:
                 continue
             self.tried.add(chosen.label)
             outcome = attempt(lambda chosen=chosen: self.run(chosen))  # type: ignore[misc]
             if isinstance(outcome, Failure):
                 if self.failure is None or outcome.operations > self.failure.operations:
                     self.failure = outcome
+                if self.stopped < STOPS and self.stops(outcome) and not hopeless(outcome):
+                    self.stopped += 1
+                    yield Found(chosen, outcome.error, outcome.operations, False)
                 if depth < 12:
                     for rank, item in enumerate(itertools.islice(self.repair(chosen, outcome), 12)):
                         key = -outcome.operations + 0.5 * rank + 0.25 * depth

@@ -74,13 +74,18 @@ def cut(site: Site, tree: ast.Module, *, only_arguments: bool = False,
 
 
 def _reads(statement: ast.stmt, call: ast.Call) -> set[str]:
-    """Names that running the statement up to the call may read."""
+    """Names that running the statement up to the call may read: what stands behind the call is read later."""
+    turned = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda)
+    for item in ast.walk(statement):
+        if isinstance(item, turned) and any(part is call for part in ast.walk(item)):
+            return read(statement)  # what stands behind is evaluated before
+    end = (call.end_lineno or 0, call.end_col_offset or 0)
+    names = {item.id for item in ast.walk(statement) if isinstance(item, ast.Name)
+             and isinstance(item.ctx, ast.Load) and (item.lineno, item.col_offset) < end}
     match statement:
-        case ast.Assign() | ast.Expr() | ast.Return() | ast.AnnAssign() | ast.AugAssign():
-            names = read(statement)
-            return names | ({statement.target.id} if isinstance(statement, ast.AugAssign)
-                            and isinstance(statement.target, ast.Name) else set())
-    return read(statement)
+        case ast.AugAssign(target=ast.Name(id=name)):
+            return names | {name}
+    return names
 
 
 def _path(body: list[ast.stmt], call: ast.Call) -> list[tuple[list[ast.stmt], int]] | None:

@@ -5,6 +5,7 @@ A recipe knows how to make its value and how a reader would write it (`torch.ran
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +30,11 @@ class Spec:
 
 @dataclass(frozen=True)
 class Tensor(Spec):
-    """A tensor of random values. `kind`: "float", "unit" (0 to 1), "long" (0 to high - 1), "bool", "complex"."""
+    """A tensor of random values.
+
+    `kind`: "float", "fixed" (the same, and never asked for a gradient), "unit" (0 to 1), "long" (0 to
+    high - 1), "bool", "complex".
+    """
 
     shape: Shape
     kind: str = "float"
@@ -213,6 +218,11 @@ class Assignment:
             else:
                 parts.append(spec.label if name in self.positional else f"{name}={spec.label}")
         return ", ".join(parts)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the tensors hold."""
+        return sum(math.prod(spec.shape) for _, spec in self.tensors())
 
     def tensors(self) -> list[tuple[str, Tensor]]:
         """Parameters whose recipe is a tensor."""

@@ -156,8 +156,8 @@ def touched(node: ast.stmt) -> set[str]:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr=attr), args=args)):
             if attr in PREPARES or attr.startswith(("register_", "add_", "set_")):
                 return {root(value)} - {""}
-            if attr.endswith("_") and not attr.startswith("_") and args:  # nn.init.normal_(net.weight)
-                return {root(args[0])} - {""}
+            if attr.endswith("_") and not attr.startswith("_"):  # x.mul_(3), nn.init.normal_(net.weight)
+                return {root(value), *(root(item) for item in args[:1])} - {""}
         case ast.FunctionDef(decorator_list=decorators) | ast.ClassDef(decorator_list=decorators):
             return {root(item) for item in decorators} - {""}  # `@registry.register("conv")`
         case ast.For(body=body) | ast.With(body=body):

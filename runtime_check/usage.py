@@ -51,6 +51,7 @@ class Usage:
     layers: list[str] = field(default_factory=list)  # attributes of self that are called with the value first
     guarded: set[str] = field(default_factory=set)  # attributes only read by getattr with default, or hasattr
     patterns: list[str] = field(default_factory=list)  # einops patterns applied to the value
+    subscripts: list[str] = field(default_factory=list)  # its part of einsum equations
 
     @property
     def is_string(self) -> bool:
@@ -88,24 +89,25 @@ class Indexed:
                     self.loads.setdefault(f"self.{attr}", []).append(node)
 
 
-_files: dict[str, dict[tuple[str, int], ast.AST]] = {}
+_files: dict[str, tuple[list[str], dict[tuple[str, int], ast.AST]]] = {}
 _indexed: dict[types.CodeType, Indexed | None] = {}
 
 
 def _functions(path: str) -> dict[tuple[str, int], ast.AST]:
-    """The functions of a file by name and first line (of their decorators)."""
-    if path not in _files:
+    """The functions of a file by name and first line (of their decorators), in the text that it has now."""
+    lines = linecache.getlines(path)
+    if path not in _files or _files[path][0] is not lines:
         found: dict[tuple[str, int], ast.AST] = {}
         try:
-            tree = ast.parse("".join(linecache.getlines(path)))
+            tree = ast.parse("".join(lines))
         except (SyntaxError, ValueError, RecursionError):
             tree = ast.Module([], [])
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
                 found[node.name, first] = node
-        _files[path] = found
-    return _files[path]
+        _files[path] = lines, found
+    return _files[path][1]
 
 
 def index_of(code: types.CodeType) -> Indexed | None:
@@ -139,13 +141,13 @@ class Reader:
     """Collects usages in one function."""
 
     def __init__(self, function: Callable[..., Any], owner: type | None, depth: int,
-                 seen: set[tuple[Any, str]] | None = None) -> None:
+                 seen: set[tuple[Any, str]] | None = None, early: bool = False) -> None:
         self.function = plain(function)
         code = getattr(self.function, "__code__", None)
         self.index = index_of(code) if code is not None else None
         self.owner, self.depth = owner, depth
         self.seen: set[tuple[Any, str]] = set() if seen is None else seen
-        self.early = getattr(self.function, "__name__", "") == "__init__"
+        self.early = early or getattr(self.function, "__name__", "") == "__init__"  # runs while constructing
 
     def follow(self, name: str, into: Usage) -> None:
         """Adds every use of a variable ("x") or attribute ("self.x") to a usage; each is followed once."""
@@ -276,6 +278,10 @@ class Reader:
                 self._loop_over(node, call, parents, into)
             case "int" | "float":
                 into.arithmetic = True
+            case "einsum" if isinstance(call.args[0], ast.Constant) and node in call.args[1:]:
+                parts = str(call.args[0].value).partition("->")[0].split(",")
+                position = call.args.index(node) - 1
+                into.subscripts += [parts[position].strip()] if position < len(parts) else []
             case "rearrange" | "repeat" | "reduce" if len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
                 into.patterns.append(str(call.args[1].value))
             case _:
@@ -311,7 +317,8 @@ class Reader:
         if str(getattr(function, "__module__", "")).startswith("torch."):
             return
         owner = callee if isinstance(callee, type) else self.owner if text.startswith(("self.", "super")) else None
-        Reader(function, owner, self.depth - 1, self.seen).follow(name, into)
+        helper = owner is self.owner and self.early
+        Reader(function, owner, self.depth - 1, self.seen, helper).follow(name, into)
 
     def resolve(self, text: str) -> Any:
         """The object that a dotted name means in this function, or None."""

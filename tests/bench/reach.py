@@ -38,7 +38,7 @@ def python_files(places: list[str]) -> Iterator[Path]:
     for place in places:
         root = Path(place)
         found = sorted(root.rglob("*.py")) if root.is_dir() else [root]
-        yield from (item for item in found if not SKIP.search(str(item)))
+        yield from (item for item in found if not SKIP.search(f"/{item.relative_to(root)}"))
 
 
 def classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
