@@ -18,6 +18,7 @@ MEMORY = 2 << 30  # bytes above what the process has mapped when the limit is se
 FILE_SIZE = 64 << 20
 FORKS = 32  # worker processes of data loaders, ranks of a process group
 LONGEST_SLEEP = 1.0
+DEPTH = ("a", "b", "c", "d")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/stdout", "/dev/stderr")
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -222,7 +223,10 @@ def guard_writer(module: str, name: str, guard: Guard) -> None:
 
 def enter(scratch: str, memory: int = MEMORY, *, address_space: bool = True) -> Guard:
     """Puts this process into its scratch folder and under the limits. There is no way back."""
-    os.chdir(scratch)
+    # Deep down, so that what scripts make of `../../data` is still inside.
+    folder = os.path.join(scratch, *DEPTH)
+    os.makedirs(folder)
+    os.chdir(folder)
     for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR"):
         os.environ[name] = scratch
     os.environ.update(WANDB_MODE="disabled", HF_HUB_OFFLINE="1", MPLBACKEND="Agg")

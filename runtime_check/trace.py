@@ -54,6 +54,15 @@ def owner_of(text: str, line: int) -> tuple[str, int, int]:
     return best
 
 
+def class_around(text: str, line: int) -> str:
+    """The name of the innermost class around a line, or an empty string."""
+    best, first = "", 0
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef) and first <= node.lineno <= line <= (node.end_lineno or 0):
+            best, first = node.name, node.lineno
+    return best
+
+
 class LineTrace:
     """Follows the executions of some statements of one file, given as (first, last) lines.
 

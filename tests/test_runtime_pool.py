@@ -117,7 +117,7 @@ def forked() -> int:
         ("open('/tmp/torchlint-must-not-exist', 'w')\n", "write /tmp/torchlint-must-not-exist"),
         ("import os\nos.mkdir('/tmp/torchlint-must-not-exist')\n", "create /tmp/torchlint-must-not-exist"),
         ("import os\nos.remove('/tmp/torchlint-no-such-file')\n", "delete /tmp/torchlint-no-such-file"),
-        ("import pathlib\npathlib.Path('../x').write_text('')\n", "write ../x"),
+        ("import pathlib\npathlib.Path('../' * 5 + 'x').write_text('')\n", "write ../../../../../x"),
         ("import torch\ntorch.save({}, '/tmp/torchlint-must-not-exist')\n", "write /tmp/torchlint-must-not-exist"),
         ("import subprocess\nsubprocess.run(['true'])\n", "start another program"),
         ("import os\nos.system('true')\n", "start another program"),

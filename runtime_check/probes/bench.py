@@ -24,6 +24,8 @@ from runtime_check.evidence import Outcome, Verdict, cannot_tell, not_reached
 from runtime_check.plan import MANY, Case, Lines, mapped, with_steps
 from runtime_check.sandbox import Guard, shorten
 
+#: Claims about what happens when a module runs; to have made it refutes none of them.
+ABOUT_CALLS = {"Anomaly", "NoGradient", "OutputsDiffer", "WaitsEveryStep", "Warns"}
 WHOLE = "the program as a whole"
 SHARE = 0.85  # of the case's time: the rest is for starting, judging and reporting
 REACH = 0.2  # of the case's time that a run may take to come to a watched statement
@@ -127,6 +129,8 @@ class Bench:
         self.flagged = self.program(case.text, case.path, case.flagged)
         self.corrected = None if case.corrected is None else self.program(case.corrected, case.path, case.mended)
         self.tried: list[str] = []
+        self.way: Way | None = None  # the one that is being judged
+        self.called: set[str] = set()  # classes of modules that were called in its runs
 
     def program(self, text: str, path: str, spots: tuple[Lines, ...]) -> Program:
         """A program of this case; an example's is given enough iterations to show growth."""
@@ -199,6 +203,17 @@ class Bench:
         """A label with its line numbers as they are in the corrected text."""
         return re.sub(r"\bline (\d+)", lambda match: f"line {self.moved(int(match.group(1)))}", label)
 
+    @property
+    def only_made(self) -> bool:
+        """Whether the claim is about calls of a module in whose constructor the flagged line is, and none was made."""
+        if self.case.whole or self.case.claim.name not in ABOUT_CALLS or self.called:
+            return False
+        return any(
+            trace.owner_of(self.flagged.text, spot.first)[0] == "__init__"
+            and "forward" in methods_around(self.flagged.text, spot.first)
+            for spot in self.flagged.spots
+        )
+
     def note(self, reason: str) -> None:
         """Remembers why an attempt led nowhere."""
         if reason and reason not in self.tried:
@@ -246,6 +261,7 @@ class Bench:
             if fresh:
                 stack.enter_context(trace.pristine(self.case.seed))
             seen = stack.enter_context(trace.caught())
+            stack.enter_context(calls_noted(self.called))
             for watch in watches:
                 stack.enter_context(watch)
             try:
@@ -275,6 +291,15 @@ class Bench:
         return not_reached(f"the flagged code was never executed: {tried}")
 
 
+def methods_around(text: str, line: int) -> set[str]:
+    """The names of the methods of the innermost class around a line."""
+    name = trace.class_around(text, line)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+    return set()
+
+
 def class_line(text: str, line: int) -> int | None:
     """The line of the `class` statement of the outermost class around a line, if it is in one."""
     for node in ast.parse(text).body:
@@ -294,7 +319,7 @@ def first_decisive(bench: Bench, ways: Iterator[Way], judge: Judge, *, most: int
     best: list[Outcome] = []
     try:
         with trace.time_limit(bench.left):
-            return decide(ways, judge, best, most) or bench.unreached()
+            return decide(bench, ways, judge, best, most) or bench.unreached()
     except trace.OutOfTime:
         bench.note("the time was over")
         return best[-1] if best else bench.unreached()
@@ -303,14 +328,20 @@ def first_decisive(bench: Bench, ways: Iterator[Way], judge: Judge, *, most: int
             ways.close()
 
 
-def decide(ways: Iterator[Way], judge: Judge, best: list[Outcome], most: int) -> Outcome | None:
+def decide(bench: Bench, ways: Iterator[Way], judge: Judge, best: list[Outcome], most: int) -> Outcome | None:
     """The outcome for ways in turn; `best` holds the best so far, should the time end in between."""
     judged = 0
     for way in ways:
+        bench.way = way
+        bench.called.clear()
         outcome = judge(way)
         if outcome is None:
             continue
-        if outcome.verdict is Verdict.CONFIRMED or way.label == WHOLE:
+        if outcome.verdict is Verdict.CONFIRMED:
+            return outcome
+        if outcome.verdict is Verdict.REFUTED and bench.only_made:
+            outcome = cannot_tell(f"the module was made but not called ({outcome.why})", outcome.evidence, outcome.how)
+        elif way.label == WHOLE:
             return outcome
         if not best or (best[-1].verdict, outcome.verdict) == (Verdict.CANNOT_TELL, Verdict.REFUTED):
             best.append(outcome)
@@ -318,6 +349,18 @@ def decide(ways: Iterator[Way], judge: Judge, best: list[Outcome], most: int) ->
         if judged >= most:
             break
     return best[-1] if best else None
+
+
+@contextlib.contextmanager
+def calls_noted(into: set[str]) -> Iterator[None]:
+    """Notes the classes of all modules that are called."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    handle = register_module_forward_pre_hook(lambda module, args: into.add(type(module).__name__))
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def doubtful(run: Run, why: str) -> Outcome:

@@ -73,6 +73,10 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
     if alone:
         row = Evidence("results that only one program has", str(len(alone)), "in both", str(compared))
         return Outcome(Verdict.REFUTED, f"only one program has {alone[0]}", (row,))
+    lasting = values.steady(bench, found, bad.result, exact=True)
+    if found and not lasting:
+        return cannot_tell("two runs of the flagged program differ as well")
+    found = lasting
     if found:
         row = Evidence(found[0].path, found[0].one, bench.against, found[0].other)
         return Outcome(Verdict.REFUTED, f"{found[0].path} is not bit for bit the same", (row,))

@@ -7,7 +7,6 @@ returned and torch's own `Module.__call__` was not its caller.
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
+from runtime_check.trace import class_around
 
 #: The file with torch's code between a call of a module and its forward.
 MACHINERY = torch.nn.modules.module.__file__
@@ -30,15 +30,6 @@ MACHINERY = torch.nn.modules.module.__file__
 BUILDS = 3
 BORROWED = "borrowed"  # the kind of a way whose inputs were found with another program
 DEFINITION = "TL401"  # flags the method that stands in the way, not a call
-
-
-def class_around(text: str, line: int) -> str:
-    """The name of the innermost class around a line, or an empty string."""
-    best, first = "", 0
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ClassDef) and first <= node.lineno <= line <= (node.end_lineno or 0):
-            best, first = node.name, node.lineno
-    return best
 
 
 @dataclass

@@ -57,6 +57,10 @@ def judge(bench: Bench, bad: values.Result, good: values.Result | None) -> Outco
     if not good.usable or not good.all:
         return doubtful(good.run, "the corrected program gave no result to compare with")
     found = values.gaps(bad.all, good.all)
+    lasting = values.steady(bench, found, bad)
+    if found and not lasting:
+        return cannot_tell("the results differ, and so they do between two runs of the flagged program")
+    found = lasting
     if not found:
         row = Evidence("results that differ", "0", "compared", str(len(bad.all)))
         return Outcome(Verdict.REFUTED, f"the results are the same {bench.against}", (row,))

@@ -18,9 +18,8 @@ import torch
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.plan import Lines
 from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
-from runtime_check.probes.hooks_skipped import class_around
 from runtime_check.sandbox import shorten
-from runtime_check.trace import frames_of
+from runtime_check.trace import class_around, frames_of
 from torchlint.claims import Raises
 
 #: Rules that flag a definition whose error comes where an instance of the class is called.

@@ -150,6 +150,15 @@ def gaps(one: dict[str, object], other: dict[str, object], *, exact: bool = Fals
     return [gap for path in one if path in other if (gap := compare(path, one[path], other[path], exact))]
 
 
+def steady(bench: Bench, found: list[Gap], result: Result, *, exact: bool = False) -> list[Gap]:
+    """Of gaps between the flagged and the corrected program those that two flagged runs do not show as well."""
+    if not found or bench.way is None:
+        return found
+    again = measure(bench, bench.flagged, bench.way)
+    noise = {gap.path for gap in gaps(result.all, again.all, exact=exact)}
+    return [gap for gap in found if gap.path not in noise]
+
+
 def compare(path: str, a: object, b: object, exact: bool) -> Gap | None:
     """The gap between two values, or None."""
     match a, b:

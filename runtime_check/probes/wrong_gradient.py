@@ -17,8 +17,8 @@ from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import training
 from runtime_check.probes.bench import Bench, Way, contrast, doubtful, first_decisive
 from runtime_check.probes.gradients import Difference, Record, difference, measure
-from runtime_check.probes.hooks_skipped import class_around
 from runtime_check.probes.no_effect import judge_steps
+from runtime_check.trace import class_around
 
 #: Rules about tensors that autograd has saved and that change afterwards.
 SAVED = {"TL101", "TL305", "TL307"}
