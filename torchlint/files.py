@@ -112,8 +112,9 @@ def _declared(data: bytes) -> str:
 def read_source(path: str | os.PathLike[str], shown: str | None = None) -> Source:
     """The source of a file on disk. Raises UnreadableFile with one clear line, and nothing else."""
     try:
-        if stat.S_ISFIFO(os.stat(path).st_mode):
-            raise UnreadableFile("cannot be read: a pipe, not a file")  # opening it would wait for a writer
+        # Opening a pipe waits for a writer; one that a shell hands over, as in `<(command)`, has its own already.
+        if stat.S_ISFIFO(os.stat(path).st_mode) and not os.fspath(path).startswith(("/dev/fd/", "/proc/")):
+            raise UnreadableFile("cannot be read: a pipe, not a file")
         with open(path, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
