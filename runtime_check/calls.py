@@ -6,7 +6,7 @@ Types are inferred from the text alone, by name: enough to see that `net(x)` run
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,9 +70,9 @@ class Site:
 
 
 class CallGraph:
-    """The calls of one file, by what they run."""
+    """The calls of one file, by what they run. `foreign` are imported classes by the names that they have here."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, foreign: Mapping[str, ast.ClassDef] | None = None) -> None:
         self.tree = tree
         self.steps: list[Step] = steps(tree)
         self.classes: dict[str, ast.ClassDef] = {}
@@ -80,6 +80,8 @@ class CallGraph:
         self._known: dict[tuple[str, str], str] = {}  # types of variables and attributes already asked for
         for body in _definition_blocks(tree):
             self._collect(body, "")
+        self.foreign = dict(foreign or {})
+        self.classes.update(self.foreign)
 
     def _collect(self, body: list[ast.stmt], prefix: str) -> None:
         for node in body:
@@ -130,8 +132,8 @@ class CallGraph:
         holder, _, last = qualname.rpartition(".")
         if qualname in self.classes:
             return list(self._constructions(self.family(qualname)))
-        if not holder:
-            return list(self._plain(last))
+        if not holder or holder not in self.classes:
+            return list(self._plain(qualname))
         if last in ("__init__", "__new__", "__post_init__"):
             return list(self._constructions(self.family(holder)))
         return sorted(self._method(holder, last), key=lambda site: not site.sure)
@@ -139,7 +141,7 @@ class CallGraph:
     def _plain(self, name: str) -> Iterator[Site]:
         for call, owner in self.calls:
             match call.func:
-                case ast.Name(id=text) if text == name:
+                case ast.Name() | ast.Attribute() if _text(call.func) == name:
                     yield Site(call, owner, None, True)
 
     def _constructions(self, names: set[str]) -> Iterator[Site]:
@@ -186,8 +188,8 @@ class CallGraph:
         if depth == 0:
             return ""
         match node:
-            case ast.Call(func=ast.Name(id=name)) if name in self.classes:
-                return name
+            case ast.Call(func=func) if _text(func) in self.classes:
+                return _text(func)
             case ast.Call(func=func, args=[first, *_]) if _text(func).rpartition(".")[2] in WRAPPERS:
                 return self.type_of(first, owner, depth)
             case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in SAME:

@@ -5,10 +5,7 @@ made up from the text. Every run starts from fresh objects and seeded random gen
 """
 from __future__ import annotations
 
-import ast
-import dataclasses
 import itertools
-import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,31 +13,16 @@ from typing import Any
 
 from torch import nn
 
-from runtime_check.calls import CallGraph, Owner, Site
+from runtime_check.driver import PER_LEVEL, Drive, Driver
+from runtime_check.elsewhere import called_elsewhere, drivers_elsewhere
 from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example, differentiable, examples
-from runtime_check.lazy import fallback
-from runtime_check.made import Maker
 from runtime_check.modules import CannotBuild, inputs_for, running
 from runtime_check.search import Failure, attempt
-from runtime_check.slices import Arguments, Slice, cut, run_at_top, run_in_function
-from runtime_check.standins import is_heavy, smaller_constant, surroundings
+from runtime_check.slices import Arguments
+from runtime_check.standins import surroundings
 
 Hints = Mapping[str, Callable[[], object]]
-CHAIN = 3  # how many calls up an argument is followed
-PER_LEVEL = 4  # call sites tried at each level
-FORMS = 4  # forms of made-up data tried in scripts
-ITEMS = 64  # values taken from a generator that the target returns
-
-
-@dataclass(frozen=True)
-class Drive:
-    """One way to run the target. `run` starts afresh each time and raises what the code raises."""
-
-    label: str
-    run: Callable[[], object]
-    kind: str = "call"  # "hint", "call", "caller", "script" or "made"
-    prepare: Callable[[], Arguments] | None = None  # the arguments alone, without calling the target
 
 
 def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float = 3.0, device: str = "cpu",
@@ -61,8 +43,9 @@ def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float =
         driver.alone(owner),
         driver.through(target.qualname),
         driver.called(target.qualname),
+        called_elsewhere(space, target.qualname, seed),
         driver.main_block(target.qualname),
-        driver.made(target, budget_s),
+        driver.made(target, budget_s, device),
     )
     for drive in found:
         if drive.label not in seen:
@@ -91,7 +74,8 @@ def build_module(space: Namespace, qualname: str, *, seed: int = 0, budget_s: fl
     if not isinstance(cls, type):
         raise CannotBuild(f"`{qualname}` is no class")
     driver = Driver(space, seed)
-    yield from _built_as_called(driver, qualname, cls)
+    for other, name in itertools.chain([(driver, qualname)], drivers_elsewhere(space, qualname, seed)):
+        yield from _built_as_called(other, name, cls)
     with surroundings(space.path, seed):
         yield from _built_from_instances(driver, qualname, cls)
         for item in running(cls, budget_s):
@@ -153,10 +137,6 @@ def _built_from_instances(driver: Driver, qualname: str, cls: type) -> Iterator[
                         make, inputs.make)
 
 
-def _fail(error: Exception) -> object:
-    raise error
-
-
 def build_function_class(space: Namespace, qualname: str, *, seed: int = 0, budget_s: float = 3.0) -> Iterator[Example]:
     """Arguments for an autograd Function: as the file calls it, then made up. Raises what loading it raises.
 
@@ -175,169 +155,6 @@ def _given(prepare: Callable[[], Arguments]) -> tuple[Any, ...]:
     return differentiable(prepare().args)
 
 
-class Driver:
-    """Makes drives for one namespace."""
-
-    def __init__(self, space: Namespace, seed: int) -> None:
-        self.space, self.seed = space, seed
-        self.graph = CallGraph(space.tree)
-
-    def fresh(self, action: Callable[[], object], *, choice: int = 0, small: bool = False) -> Callable[[], object]:
-        """`action` in fresh surroundings; a generator that it returns is run through.
-
-        `choice` picks among the likely forms of data that cannot be read, `small` makes options small.
-        """
-
-        def run() -> object:
-            with surroundings(self.space.path, self.seed, small=small, cuda="cuda" in self.space.text):
-                self.space.reset()
-                self.space.fallback = lambda name: fallback(self.space, name, choice)
-                result = action()
-                if isinstance(result, types.GeneratorType):
-                    return list(itertools.islice(result, ITEMS))
-                return result
-
-        return run
-
-    def called(self, qualname: str) -> Iterator[Drive]:
-        """The target as the file calls it."""
-        for site in self._ranked(self.graph.sites(qualname)):
-            for label, action in self.at_site(site):
-                prepare = next((item for _, item in self.at_site(site, only_arguments=True)), None)
-                yield Drive(label, self.fresh(action), "call", self._prepared(prepare))
-
-    def _prepared(self, action: Callable[[], object] | None) -> Callable[[], Arguments] | None:
-        if action is None:
-            return None
-        run = self.fresh(action)
-
-        def prepare() -> Arguments:
-            result = run()
-            assert isinstance(result, Arguments)
-            return result
-
-        return prepare
-
-    def _ranked(self, sites: list[Site]) -> list[Site]:
-        """Sure matches first; the script's own calls before calls in functions; then in source order."""
-        ranked = sorted(sites, key=lambda site: (not site.sure, site.owner is not None, site.line))
-        return ranked[: PER_LEVEL * 2]
-
-    def at_site(self, site: Site, *, only_arguments: bool = False, depth: int = CHAIN,
-                ) -> Iterator[tuple[str, Callable[[], object]]]:
-        """Label and action for one call: once with the conditions around it, then without them."""
-        for drop in (False, True):
-            part = cut(site, self.space.tree, only_arguments=only_arguments, drop_conditions=drop)
-            if part is None or (drop and not part.conditional):
-                return
-            label = f"as called on line {site.line}" + (", with its conditions taken as true" if drop else "")
-            if site.owner is None:
-                yield label, partial(run_at_top, self.space, part)
-                continue
-            for more, bind in self._bindings(site.owner, part, depth):
-                yield label + more, partial(run_in_function, self.space, site.owner, part, bind)
-
-    def _bindings(self, owner: Owner, part: Slice, depth: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """Ways to get the arguments that a slice of `owner` needs."""
-        if not part.needs & set(owner.required):
-            yield "", lambda: ((), dict.fromkeys(owner.required))
-            return
-        if depth == 0:
-            return
-        for site in self._ranked(self.graph.sites(owner.name))[:PER_LEVEL]:
-            if site.owner is owner or owner.name.endswith("__init__"):
-                continue
-            for more, action in self.at_site(site, only_arguments=True, depth=depth - 1):
-                yield f" from {more.removeprefix('as called on ')}", partial(self._bound, owner, action)
-
-    def _bound(self, owner: Owner, action: Callable[[], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = action()
-        is_static = any(getattr(item, "id", "") == "staticmethod" for item in owner.node.decorator_list)
-        start = (given.receiver,) if owner.cls and not is_static else ()
-        return (*start, *given.args), given.kwargs
-
-    def alone(self, owner: Owner | None) -> Iterator[Drive]:
-        """A function that can be called with nothing."""
-        if owner is not None and not owner.cls and not owner.required:
-            yield Drive(f"{owner.name}()", self.fresh(lambda: self._call(owner.name)), "made",
-                        lambda: Arguments(None, (), {}))
-
-    def _call(self, name: str) -> object:
-        value: Any = self.space.resolve(name)
-        return getattr(value, "callback", value)()  # click commands keep the function there
-
-    def callers(self, qualname: str) -> list[Owner]:
-        """Functions and methods that call the target, directly or not; nearest first."""
-        found: list[Owner] = []
-        names = [qualname]
-        holder, _, last = qualname.rpartition(".")
-        if holder in self.graph.classes and (last.startswith("__") or not self.graph.sites(qualname)):
-            names.append(holder)  # who makes an instance may run the method: `dataset[0]`, a hook, a callback
-        for name in names:
-            for site in self.graph.sites(name):
-                owner = site.owner
-                if owner is not None and owner.name not in names and len(names) < 20:
-                    names.append(owner.name)
-                    found.append(owner)
-        return found
-
-    def through(self, qualname: str) -> Iterator[Drive]:
-        """Callers of the target, run as a whole."""
-        for owner in self.callers(qualname):
-            for drive in self.alone(owner):
-                yield Drive(f"through {drive.label}", drive.run, "caller")
-            for drive in itertools.islice(self.called(owner.name), PER_LEVEL):
-                yield Drive(f"through {owner.name}, {drive.label}", drive.run, "caller")
-
-    def main_block(self, qualname: str) -> Iterator[Drive]:
-        """The `__main__` block or the script's own statements, if they lead to the target."""
-        holder = qualname.rpartition(".")[0]
-        names = [qualname, *([holder] if holder in self.graph.classes else ()),
-                 *(owner.name for owner in self.callers(qualname))]
-        if any(site.owner is None for name in names for site in self.graph.sites(name)):
-            yield from self.scripts()
-
-    def scripts(self) -> Iterator[Drive]:
-        """The whole file as a script: as it is, with small sizes, with other forms of made-up data."""
-        label = "the file run as a script"
-        ways = [Drive(label, self.fresh(self._run_script), "script"),
-                Drive(f"{label}, with small sizes", self.fresh(partial(self._run_script, True), small=True), "script")]
-        yield from reversed(ways) if is_heavy(self.space.tree) else ways
-        for choice in range(1, FORMS):
-            if any("is made up" in text for text in self.space.skipped):
-                run = self.fresh(partial(self._run_script, True), choice=choice, small=True)
-                yield Drive(f"{label}, with data of form {choice + 1}", run, "script")
-
-    def _run_script(self, small: bool = False) -> object:
-        for step in self.space.steps:
-            if small:
-                step = dataclasses.replace(step, node=smaller_constant(step.node))
-            pinned = bool(step.binds) and step.binds <= self.space.pins.keys()
-            if step.index not in self.space.done and not pinned:
-                self.space.run_strictly(step)
-        return None
-
-    def instances(self, target: Target) -> list[tuple[str, Callable[[], Any]]]:
-        """How the file itself makes instances of the target's class."""
-        holder = target.qualname.rpartition(".")[0]
-        found: list[tuple[str, Callable[[], Any]]] = []
-        if holder in self.graph.classes and not target.qualname.endswith("__init__"):
-            for site in self._ranked(self.graph.sites(holder))[:PER_LEVEL]:
-                text = ast.unparse(site.call)
-                short = text if len(text) <= 60 else f"{holder}(...)"
-                found += [(f"{short} of line {site.line}", action) for _, action in self.at_site(site)]
-        return found
-
-    def made(self, target: Target, budget_s: float) -> Iterator[Drive]:
-        """The target with made-up arguments. A search that finds nothing yields a drive that says why."""
-        try:
-            with surroundings(self.space.path, self.seed):
-                self.space.reset()
-                for action in Maker(self.space, target, budget_s, self.instances(target)).actions():
-                    yield Drive(action.label, self.fresh(action.run), "made", action.prepare)
-        except Exception as error:
-            yield Drive("with made-up arguments", partial(_fail, error), "made")
-
-    def script(self, target: Target) -> Iterator[Drive]:
-        """Drives for top-level code."""
-        yield from self.scripts()
+__all__ = [
+    "Built", "CannotBuild", "Drive", "Example", "Hints", "build_function_class", "build_module", "drives",
+]

@@ -69,7 +69,7 @@ class TrainingGuesser(ArgumentGuesser):
         elif world.LOGS.search(text):
             yield Made("a silent logger", Quiet)
         elif world.DEVICES.search(text):
-            yield from (Const(torch.device("cpu")), Const("cpu"))
+            yield from (Made("device", lambda: torch.device(world.device)), Made("str(device)", lambda: world.device))
         elif world.RANKS.search(text) or text == "world_size":
             yield Const(1 if text == "world_size" else 0)
         elif self.function.__name__ == "__getitem__":

@@ -5,6 +5,7 @@ parameters of the model that the loader's batches fit.
 """
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -115,6 +116,21 @@ class World:
 
 #: The world of the run in progress.
 current = World([])
+
+
+#: Where training code is told to work.
+device = "cpu"
+
+
+@contextlib.contextmanager
+def on(where: str) -> Iterator[None]:
+    """While it lasts, training code is told to work on another device."""
+    global device
+    before, device = device, where
+    try:
+        yield
+    finally:
+        device = before
 
 
 def enter(recipes: list[Recipe]) -> None:

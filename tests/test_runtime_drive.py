@@ -190,6 +190,44 @@ def test_a_generator_is_run_through_and_its_consumer_comes_first() -> None:
     assert direct.run() == [0, 1]
 
 
+# Other files
+
+
+def test_calls_in_the_projects_tests_are_found(tmp_path: Path) -> None:
+    for name, text in {
+        "pyproject.toml": "",
+        "src/nets/__init__.py": "from .core import Net",
+        "src/nets/core.py": """
+            from torch import nn
+            class Net(nn.Module):
+                def __init__(self, settings):
+                    super().__init__()
+                    self.fc = nn.Linear(settings["in"], settings["out"])
+                def forward(self, batch):
+                    return self.fc(batch["features"].flatten(1))  #!
+        """,
+        "tests/test_nets.py": """
+            import pytest
+            import torch
+            from nets import Net as Network
+            @pytest.fixture
+            def settings():
+                return {"in": 6, "out": 2}
+            @pytest.mark.parametrize("rows, columns", [(2, 3), (3, 2)])
+            def test_shape(settings, rows, columns):
+                net = Network(settings)
+                assert net({"features": torch.ones(5, rows, columns)}).shape == (5, 2)
+        """,
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(dedent(text))
+    path = tmp_path / "src/nets/core.py"
+    space = Namespace(path.read_text(), str(path))
+    found = list(drives(space, target_at(space.text, line_of(space.text)), budget_s=0.5))
+    assert found[0].label.startswith("through test_shape() of ") and "test_nets.py" in found[0].label
+    assert reaches(found[0].run, space.path, line_of(space.text))
+
+
 # Scripts
 
 
