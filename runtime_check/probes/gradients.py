@@ -54,6 +54,7 @@ class Record:
 
     run: Run
     backwards: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    users: int = 0  # backwards of the program itself
     ours: bool = False  # the last backward was started by the check, from the run's result
     modules: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = field(default_factory=list)
     names: Names = field(default_factory=Names)
@@ -110,6 +111,7 @@ def recorded(record: Record) -> Iterator[None]:
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         reached = graphs.leaves([root for root in roots if isinstance(root, torch.Tensor)])
         backward(tensors, *args, **kwargs)
+        record.users += 1
         note(reached)
 
     def watched_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -147,7 +149,7 @@ def measure(
     record = Record(Run(way.label))
 
     def finish(value: object) -> None:
-        if not record.backwards:
+        if not record.users:
             record.ours = backward_from(value)
 
     watches: list[Any] = [recorded(record), *more]

@@ -56,7 +56,7 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
     row = Evidence("parameters with a gradient", str(len(got)), "parameters made", str(len(bad.parameters)))
     if got and len(got) == len(bad.parameters):
         return Outcome(Verdict.REFUTED, "every parameter gets a gradient", (row,), way.label)
-    if not got and bad.parameters:
+    if not got and bad.parameters and not bad.ours:
         return Outcome(Verdict.CONFIRMED, "backward runs, and no parameter gets a gradient", (row,), way.label)
     return cannot_tell("some parameters get no gradient, and there is no corrected program", (row,), way.label)
 
