@@ -33,11 +33,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "torchlint" / "knowledge")
     folder = parser.parse_args().output
     folder.mkdir(parents=True, exist_ok=True)
-    from knowledge import classes, operators
+    from knowledge import classes, deprecations, operators
 
-    for name, entries in {**classes.build(), **operators.build()}.items():
-        write(folder, name, entries)
-        print(f"{name}: {len(entries)} entries")
+    # Deprecations come last: trying them changes torch's defaults.
+    for part in (classes, operators, deprecations):
+        for name, entries in part.build().items():
+            write(folder, name, entries)
+            print(f"{name}: {len(entries)} entries")
 
 
 if __name__ == "__main__":

@@ -246,7 +246,6 @@ OBJECTS = {
     "torch.cuda.amp.autocast": "context:autocast", "torch.cpu.amp.autocast": "context:autocast",
     "torch.random.fork_rng": "context:rng", "torch.autograd.profiler.profile": "context:profiler",
     "torch.profiler.profile": "context:profiler", "torch.profiler.record_function": "context:profiler",
-    "torch.autograd.profiler.record_function": "context:profiler",
     "torch.cuda.device": "context:device", "torch.cuda.stream": "context:stream",
     "torch.nn.utils.parametrize.cached": "context:parametrize",
     "torch.jit.ScriptModule": "module", "torch.nn.utils.rnn.PackedSequence": "packed",

@@ -64,7 +64,8 @@ def inside(module: str, home: str) -> bool:
 def preference(path: str, home: str, listed: bool) -> tuple[bool, bool, bool, int, bool, int, str]:
     """Sort key: the best public path of an object defined in `home` comes first."""
     around = inside(path.rpartition(".")[0], home)
-    return (path not in PREFERRED, not is_public(path), not around, path.count("."), not listed, len(path), path)
+    offered = is_public(path) and (around or listed)  # else a module has merely imported it
+    return (path not in PREFERRED, not offered, not around, path.count("."), not listed, len(path), path)
 
 
 def build() -> dict[str, Any]:
@@ -102,7 +103,7 @@ def add(table: dict[str, dict[str, Any]], path: str, best: str, home: str, liste
 
 
 # Documented under this name, though torch has a shorter one.
-PREFERRED = {"torch.amp.GradScaler"}
+PREFERRED = {"torch.amp.GradScaler", "torch.profiler.record_function"}
 # Documented under this name too, even where torch has the same object under another one; tables hold both.
 KEPT = {"torch.nn.functional", "torch.linalg", "torch.fft", "torch.special"}
 

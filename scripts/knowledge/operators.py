@@ -196,7 +196,7 @@ def borrowed(
     """Facts of an overload that could not be run: its sibling's with the same result, or from the formulas."""
     for other, one, fact in zip(found, each, facts, strict=True):
         if told(other, fact) and other.result == signature.result and other.count == signature.count:
-            return one
+            return own_names(one, {p.name for p in signature.params})
     params = [p.name for p in signature.params]
     formula = derivatives.facts(name.rpartition(".")[2], params)
     if formula is not None:
@@ -205,6 +205,16 @@ def borrowed(
     if takes and signature.result in ("tensor", "tensors") and not catalogue.is_factory(signature):
         return {"grad": "+", "unmeasured": True}
     return {}
+
+
+def own_names(facts: Facts, names: set[str]) -> Facts:
+    """A sibling's facts without what they say about parameters that this overload lacks."""
+    kept = {}
+    for key, because in facts.get("saves", {}).items():
+        wanting = [name for name in because.split() if name in names]
+        if wanting and (key.rstrip("?") in names or key.startswith("result")):
+            kept[key] = " ".join(wanting)
+    return {**{key: value for key, value in facts.items() if key != "saves"}, **({"saves": kept} if kept else {})}
 
 
 def with_result(signature: Signature, fact: measure.Facts) -> Signature:

@@ -5,6 +5,14 @@ other libraries are kept by hand. torch is not needed to read them. Every look-u
 a table is loaded on its first use.
 """
 from torchlint.knowledge.callables import Callable_, Overload, Param, function, method, tensor_attribute
+from torchlint.knowledge.deprecations import (
+    Deprecated,
+    Moved,
+    deprecated,
+    deprecated_arguments,
+    deprecations,
+    public_name,
+)
 from torchlint.knowledge.names import (
     ModuleClass,
     TorchClass,
@@ -20,7 +28,8 @@ from torchlint.knowledge.tables import torch_version
 from torchlint.knowledge.third_party import ThirdParty, third_party_class
 
 __all__ = [
-    "Callable_", "ModuleClass", "Overload", "Param", "ThirdParty", "TorchClass", "canonical", "context",
-    "data_class", "function", "method", "module_class", "optimizer_class", "scheduler_class", "tensor_attribute",
-    "third_party_class", "torch_class", "torch_version",
+    "Callable_", "Deprecated", "ModuleClass", "Moved", "Overload", "Param", "ThirdParty", "TorchClass", "canonical",
+    "context", "data_class", "deprecated", "deprecated_arguments", "deprecations", "function", "method",
+    "module_class", "optimizer_class", "public_name", "scheduler_class", "tensor_attribute", "third_party_class",
+    "torch_class", "torch_version",
 ]
