@@ -68,7 +68,7 @@ class Built:
     inputs: Callable[[], tuple[list[Any], dict[str, Any]]] | None = None  # new arguments for a call
 
 
-def build_module(space: Namespace, qualname: str, *, seed: int = 0, budget_s: float = 3.0) -> Iterator[Built]:
+def build_module(space: Namespace, qualname: str, *, seed: int = 0, budget_s: float = 1.2) -> Iterator[Built]:
     """Instances of a Module class, best first. Raises CannotBuild, or what loading the class raises."""
     cls = space.resolve(qualname)
     if not isinstance(cls, type):

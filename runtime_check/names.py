@@ -20,7 +20,7 @@ TABLE: list[tuple[str, Any]] = [
     (r"patch", 4),
     (r"window|^ws$", 4),
     (r"(img|image|resolution|spatial|crop|grid|input_res|feat)(_?size|_?res(olution)?)|^(img|image|resolution)$|img_dim"
-     r"|^(height|width|[hw])$|frame_size|(img|hr|lr|image|crop|input)_(height|width|[hw])$", IMAGE),
+     r"|^(height|[hw])$|frame_size|(img|hr|lr|image|crop|input)_(height|width|[hw])$", IMAGE),
     (r"vocab|(num|n)_?(tokens?|embeddings?|words|items|nodes|users|entities|chars|codes)|dict(ionary)?_size|^ntokens?$"
      r"|codebook_size|num_embed$|^n_?vocab", VOCABULARY),
     (r"batch_?size|^bs$|^batch$|^b$", BATCH),
