@@ -162,6 +162,28 @@ def evaluating(node: ast.stmt, place: Place) -> ast.stmt | list[ast.stmt] | None
     return None
 
 
+def copies(node: ast.stmt, place: Place) -> ast.stmt | None:
+    """Advice of shared-module-by-multiplication: `[layer] * n` becomes n copies of the layer."""
+
+    class Multiplied(ast.NodeTransformer):
+        changed = False
+
+        def visit_BinOp(self, product: ast.BinOp) -> ast.AST:
+            self.generic_visit(product)
+            match product:
+                case ast.BinOp(left=ast.List(elts=[item]), op=ast.Mult(), right=count):
+                    self.changed = True
+                    copy = ast.parse("__import__('copy').deepcopy", mode="eval").body
+                    times = ast.Call(ast.Name("range", ast.Load()), [count], [])
+                    loop = ast.comprehension(ast.Name("_", ast.Store()), times, [], 0)
+                    return ast.ListComp(ast.Call(copy, [item], []), [loop])
+            return product
+
+    multiplied = Multiplied()
+    new: ast.stmt = multiplied.visit(node)
+    return new if multiplied.changed else None
+
+
 def left_out(node: ast.stmt, place: Place) -> ast.stmt | None:
     """Advice of rules about a statement that should not be there: nothing in its place."""
     return ast.Pass() if isinstance(node, (ast.Expr, ast.Assign)) else None
@@ -187,7 +209,9 @@ ADVICE: dict[str, Change] = {
     "TL201": detach_store,
     "TL203": detach_store,
     "TL218": detach_store,
+    "TL412": copies,
     "TL426": with_keyword("batch_first", True),
+    "TL502": left_out,
     "TL514": evaluating,
     "TL516": first_argument(applied("log")),
     "TL517": first_argument(applied("log_softmax", ast.Constant(1))),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from runtime_check import sandbox
 from runtime_check.advice import advised
-from torchlint.claims import Claim
+from torchlint.claims import Claim, Raises
 from torchlint.files import Source
 from torchlint.findings import Edit, Finding, Fix, Safety
 from torchlint.fixes.imports import import_edits
@@ -205,7 +205,7 @@ def from_finding(
     """
     flagged = statement_lines(text, finding.span.line)
     flagged = replace(flagged, part=skippable(text, finding.span.line, finding.span.column))
-    corrected, correction = correct(finding, text, flagged, others)
+    corrected, correction = correct(finding, text, flagged, others, together=isinstance(claim, Raises))
     return Case(
         key,
         path or finding.path,
@@ -228,9 +228,14 @@ def from_finding(
 TOGETHER = {"TL301": ("TL301", "TL302"), "TL302": ("TL301", "TL302")}
 
 
-def correct(finding: Finding, text: str, flagged: Lines, others: tuple[Finding, ...]) -> tuple[str | None, str]:
-    """The corrected text and what it is: fixed, else with the rule's advice followed; None if neither."""
-    codes = TOGETHER.get(finding.code, ())
+def correct(
+    finding: Finding, text: str, flagged: Lines, others: tuple[Finding, ...], *, together: bool = False
+) -> tuple[str | None, str]:
+    """The corrected text and what it is: fixed, else with the rule's advice followed; None if neither.
+
+    `together` makes the fixes of the rule's other findings in the file as well.
+    """
+    codes = TOGETHER.get(finding.code, (finding.code,) if together else ())
     partners = [other.fix for other in others if other.code in codes and other != finding]
     fixes = [fix for fix in (finding.fix, *partners) if fix is not None]
     if finding.fix is not None:

@@ -63,12 +63,25 @@ def class_around(text: str, line: int) -> str:
     return best
 
 
+def bodies(text: str, spots: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """For the spots that head a function or class: the lines of the whole definition, decorators included."""
+    found = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            for index, (start, _) in enumerate(spots):
+                if start == node.lineno:
+                    found[index] = first, node.end_lineno or first
+    return found
+
+
 class LineTrace:
     """Follows the executions of some statements of one file, given as (first, last) lines.
 
     `before(frame, index)` and `after(frame, index)` are called around each execution that does not
-    fail. Exceptions that pass through a statement are kept in `raised`. When a statement has been run
-    `limit` times and is about to run again, the run is ended by `Enough`.
+    fail; entering a definition that a statement heads counts as well. Exceptions that pass through a
+    statement are kept in `raised`. When a statement has been run `limit` times and is about to run again,
+    the run is ended by `Enough`.
 
     `parts` gives, for some statements, the (line, byte, line, byte) range of an expression in it that
     need not be evaluated: executions that pass it by do not count. Python before 3.11 cannot tell.
@@ -95,6 +108,7 @@ class LineTrace:
         self.path, self.limit, self.before, self.after = path, limit, before, after
         self.spots = tuple(spots)
         self.owners = tuple(owner_of(text, first) for first, _ in spots)
+        self.bodies = bodies(text, self.spots)
         self.hits = [0] * len(self.spots)
         self.raised: list[BaseException] = []
         self.known: dict[CodeType, tuple[int, ...]] = {}
@@ -117,12 +131,22 @@ class LineTrace:
     def enter(self, frame: FrameType, event: str, arg: object) -> Any:
         """The tracer of calls: picks the frames of code that holds one of the statements."""
         code = frame.f_code
+        if self.bodies and code.co_filename == self.path and code.co_name != "<module>":
+            self.enter_body(code)
         held = self.known.get(code)
         if held is None:
             held = self.known[code] = tuple(i for i in range(len(self.spots)) if self.holds(code, i))
         if held and any(index in self.parts for index in held):
             frame.f_trace_opcodes = True
         return self.step if held else None
+
+    def enter_body(self, code: CodeType) -> None:
+        """A flagged definition runs when its code, or that of one of its methods, is entered."""
+        for index, (first, last) in self.bodies.items():
+            if first <= code.co_firstlineno <= last:
+                self.hits[index] += 1
+                if self.hit is not None:
+                    self.hit()
 
     def holds(self, code: CodeType, index: int) -> bool:
         """Whether a code object is the function, class body or module around a statement."""

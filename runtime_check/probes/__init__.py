@@ -44,6 +44,7 @@ BY_RULE = {
     "TL426": ("modules", "probe_samples"),
     "TL524": ("datasets", "probe_workers"),
     "TL525": ("datasets", "probe_item"),
+    "TL701": ("datasets", "probe_sampler"),
     "TL704": ("parallel", "probe_no_sync"),
 }
 

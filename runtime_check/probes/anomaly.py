@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from types import FrameType
 
 import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes import values
+from runtime_check.probes import graphs, values
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
 from runtime_check.probes.gradients import Record, backward_from, recorded
+from runtime_check.probes.targets import stores, value_of
+from runtime_check.trace import owner_of
 
 
 @dataclass
@@ -22,12 +26,18 @@ class Numbers:
     gradients: int = 0
     finite: int = 0
     operation: str = ""
-    here: bool = False  # that operation was recorded by the flagged statement
+    here: bool = False  # that operation was recorded by the flagged function
+    born: int = 0  # executions of the flagged statement that made it of finite values
 
 
 def bad_elements(tensor: torch.Tensor) -> int:
     """Elements that are NaN or infinite."""
     return int((~torch.isfinite(tensor)).sum()) if tensor.is_floating_point() or tensor.is_complex() else 0
+
+
+def all_finite(found: list[object]) -> bool:
+    """Whether no tensor among some values has a NaN or an infinity."""
+    return not any(bad_elements(tensor) for tensor in graphs.held(found))
 
 
 def measure(bench: Bench, program: Program, way: Way) -> Numbers:
@@ -37,12 +47,31 @@ def measure(bench: Bench, program: Program, way: Way) -> Numbers:
     def finish(value: object) -> None:
         if not record.backwards:
             backward_from(value)
-        for item in values.collect(value, program, "").values():
-            if isinstance(item, torch.Tensor):
+        for path, item in values.collect(value, program, way, "").items():
+            if isinstance(item, torch.Tensor) and not path.endswith(".grad"):
                 numbers.results += bad_elements(item)
                 numbers.finite += item.numel() - bad_elements(item)
 
-    numbers.run = bench.run(program, way, recorded(record), inspect=finish)
+    before: dict[FrameType, bool] = {}
+    targets = [stores(program.text, spot) for spot in program.spots]
+    leaving: list[bool] = []
+
+    def begin(frame: FrameType, index: int) -> None:
+        before[frame] = all_finite(list(frame.f_locals.values()))
+        leaving[:] = [before[frame]]
+
+    def end(frame: FrameType, index: int) -> None:
+        stored = []
+        for target in targets[index]:
+            with suppress(LookupError):
+                stored.append(value_of(target, frame)[0])
+        numbers.born += before.pop(frame, False) and bool(stored) and not all_finite(stored)
+
+    def returned(name: str, value: object) -> None:
+        # A `return` that is flagged itself stores nothing.
+        numbers.born += bool(leaving) and leaving[0] and not any(targets) and not all_finite([value])
+
+    numbers.run = bench.run(program, way, recorded(record), inspect=finish, before=begin, after=end, returned=returned)
     for gradients in record.backwards:
         for gradient in gradients.values():
             numbers.gradients += bad_elements(gradient)
@@ -63,9 +92,9 @@ def name_operation(numbers: Numbers, bench: Bench, program: Program, way: Way) -
     found = re.search(r"Function '(\w+)' returned nan", str(run.error or ""))
     numbers.operation = found.group(1).removesuffix("Backward0") if found else ""
     stacks = "".join(str(warning.message) for warning in run.warnings)
-    spots = [range(spot.first, spot.last + 1) for spot in program.spots]
-    places = re.findall(r'File "([^"]+)", line (\d+)', stacks)
-    numbers.here = any(path == program.path and any(int(line) in spot for spot in spots) for path, line in places)
+    owners = [owner_of(program.text, spot.first) for spot in program.spots]
+    places = [(path, int(line)) for path, line in re.findall(r'File "([^"]+)", line (\d+)', stacks)]
+    numbers.here = any(path == program.path and a <= line <= b for path, line in places for _, a, b in owners)
 
 
 def probe(bench: Bench) -> Outcome:
@@ -80,12 +109,20 @@ def judge(bench: Bench, bad: Numbers, good: Numbers | None) -> Outcome:
     if not total:
         if not bad.finite:
             return doubtful(bad.run, "the run left no numbers to look at")
+        if bench.way is not None and bench.way.made_up:
+            return cannot_tell("all results and gradients are finite with these made-up inputs", rows)
         return Outcome(Verdict.REFUTED, "all results and gradients are finite with these inputs", tuple(rows))
     if good is None and bad.gradients and not bad.results and bad.here:
         rows.append(
             Evidence("elements of the gradients", f"{bad.gradients} not finite", "of the results", "0 not finite")
         )
         why = f"the results are finite, and {bad.gradients} elements of the gradients are not: {bad.operation}"
+        return Outcome(Verdict.CONFIRMED, why, tuple(rows))
+    if good is None and bad.born and bench.way is not None and not bench.way.made_up:
+        rows.append(
+            Evidence("executions that make them of finite values", str(bad.born), "executions", str(bad.run.hits))
+        )
+        why = f"the flagged line makes NaN or infinity of finite values in {bad.born} of {bad.run.hits} executions"
         return Outcome(Verdict.CONFIRMED, why, tuple(rows))
     if good is None or not good.finite:
         return cannot_tell("numbers are not finite, and there is no corrected program to compare with", rows)

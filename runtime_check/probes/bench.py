@@ -130,6 +130,7 @@ class Bench:
         self.corrected = None if case.corrected is None else self.program(case.corrected, case.path, case.mended)
         self.tried: list[str] = []
         self.way: Way | None = None  # the one that is being judged
+        self.seen = trace.Caught()  # what the current run has printed and warned about
         self.called: set[str] = set()  # classes of modules that were called in its runs
 
     def program(self, text: str, path: str, spots: tuple[Lines, ...]) -> Program:
@@ -151,15 +152,15 @@ class Bench:
     def ways(self, program: Program, line: int | None = None) -> Iterator[Way]:
         """Ways of running a program that may execute `line` (each watched one), best first.
 
-        After those of the function itself come those of the class around it: much is called by others
-        than the file, `__getitem__` by a loader.
+        After those of the function itself come those of the class around it and the file as a script: much
+        is called by others than the file, `__getitem__` by a loader, a hook by its module.
         """
         if program.whole:
             yield Way(WHOLE, program.execute)
         wanted = [line] if line is not None else [spot.first for spot in program.spots]
         around = [class_line(program.text, place) for place in wanted]
         seen: set[str] = set()
-        for place in dict.fromkeys([*wanted, *filter(None, around)]):
+        for place in dict.fromkeys([*wanted, *filter(None, around), *script_line(program.text)]):
             for way in self.drives(program, place):
                 if way.label not in seen:
                     seen.add(way.label)
@@ -260,7 +261,7 @@ class Bench:
         with ExitStack() as stack:
             if fresh:
                 stack.enter_context(trace.pristine(self.case.seed))
-            seen = stack.enter_context(trace.caught())
+            seen = self.seen = stack.enter_context(trace.caught())
             stack.enter_context(calls_noted(self.called))
             for watch in watches:
                 stack.enter_context(watch)
@@ -298,6 +299,13 @@ def methods_around(text: str, line: int) -> set[str]:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
     return set()
+
+
+def script_line(text: str) -> list[int]:
+    """The line of the last top-level statement that does more than define or import something."""
+    defining = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+    lines = [node.lineno for node in ast.parse(text).body if not isinstance(node, defining)]
+    return lines[-1:]
 
 
 def class_line(text: str, line: int) -> int | None:
@@ -345,8 +353,9 @@ def decide(bench: Bench, ways: Iterator[Way], judge: Judge, best: list[Outcome],
             return outcome
         if not best or (best[-1].verdict, outcome.verdict) == (Verdict.CANNOT_TELL, Verdict.REFUTED):
             best.append(outcome)
-        judged += 1
-        if judged >= most:
+        # Doubts are cheap to come by: look further for them than for refutations.
+        judged += 2 if outcome.verdict is Verdict.REFUTED else 1
+        if judged >= 2 * most:
             break
     return best[-1] if best else None
 

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.distributed import DistributedSampler
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import values
@@ -201,3 +202,71 @@ def judge_workers(bench: Bench, bad: Reading, good: Reading | None) -> Outcome:
         if len(good.repeated) >= len(bad.repeated):
             return cannot_tell("they repeat in the corrected program as well", rows)
     return Outcome(Verdict.CONFIRMED, f"with {WORKERS} workers the random values of items repeat", tuple(rows))
+
+
+# -- samplers -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Orders:
+    """The orders in which distributed samplers gave indices, pass by pass."""
+
+    run: Run
+    seen: list[tuple[int, ...]] = field(default_factory=list)
+    possible: set[tuple[int, ...]] = field(default_factory=set)  # with another epoch set each time
+
+
+@contextmanager
+def orders_seen(orders: Orders) -> Iterator[None]:
+    """Notes every pass over a shuffling sampler."""
+    plain = DistributedSampler.__iter__
+
+    def passed(self: Any) -> Iterator[Any]:
+        order = tuple(plain(self))
+        if self.shuffle:
+            orders.seen.append(order)
+            epoch = self.epoch
+            for number in range(len(orders.seen)):
+                self.epoch = number
+                orders.possible.add(tuple(plain(self)))
+            self.epoch = epoch
+        return iter(order)
+
+    DistributedSampler.__iter__ = passed
+    try:
+        yield
+    finally:
+        DistributedSampler.__iter__ = plain
+
+
+def measure_orders(bench: Bench, program: Program, way: Way) -> Orders:
+    """Runs a program and notes the orders of its samplers."""
+    orders = Orders(Run(way.label))
+    orders.run = bench.run(program, way, orders_seen(orders))
+    return orders
+
+
+def probe_sampler(bench: Bench) -> Outcome:
+    """Confirmed when every pass has the order of the first, which another epoch would change."""
+    return contrast(
+        bench,
+        lambda program, way: measure_orders(bench, program, way),
+        lambda bad, good: judge_orders(bench, bad, good),
+    )
+
+
+def judge_orders(bench: Bench, bad: Orders, good: Orders | None) -> Outcome:
+    """The outcome of comparing passes."""
+    passes, different = len(bad.seen), len(set(bad.seen))
+    if passes < 2:
+        return doubtful(bad.run, f"a shuffling DistributedSampler was passed over {passes} times, too few to compare")
+    rows = [Evidence(f"orders in {passes} passes", str(different), "with set_epoch", str(len(bad.possible)))]
+    if different > 1:
+        return Outcome(Verdict.REFUTED, "the order changes from pass to pass", tuple(rows))
+    if len(bad.possible) < 2:
+        return cannot_tell("another epoch would not change the order of so few items", rows)
+    if good is not None and len(good.seen) > 1:
+        rows.append(Evidence(f"orders in {passes} passes", str(different), bench.against, str(len(set(good.seen)))))
+        if len(set(good.seen)) == 1:
+            return cannot_tell("so it is in the corrected program", rows)
+    return Outcome(Verdict.CONFIRMED, f"each of {passes} passes gives the items in one and the same order", tuple(rows))

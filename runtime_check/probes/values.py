@@ -63,7 +63,9 @@ def flat(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, o
             yield path, value.detach().clone()
             if value.is_leaf and value.grad is not None:
                 yield f"{path}.grad", value.grad.detach().clone()
-        case bool() | int() | float() | complex() | str() | None:
+        case None:
+            return
+        case bool() | int() | float() | complex() | str():
             yield path, value
         case torch.nn.Module():
             yield from state_of(value, path)
@@ -94,11 +96,17 @@ def state_of(module: torch.nn.Module, path: str) -> Iterator[tuple[str, object]]
         yield from flat(tensor, f"{path}.{name}")
 
 
-def collect(value: object, program: Program, output: str) -> dict[str, object]:
+def collect(value: object, program: Program, way: Way, output: str) -> dict[str, object]:
     """The values of a run: a program's globals and what it printed, or what a call returned."""
     found: dict[str, object] = {}
     if program.whole and isinstance(value, dict) and value.get("__name__") == "__main__":
-        for name, item in value.items():
+        names = value
+    elif way.kind == "script":
+        names = dict(program.space.globals)
+    else:
+        names = {}
+    if names:
+        for name, item in names.items():
             if not name.startswith("__") and not isinstance(item, types.ModuleType):
                 found.update(flat(item, name))
     else:
@@ -141,7 +149,7 @@ def measure(bench: Bench, program: Program, way: Way, *watches: Any, limit: int 
         patience=math.inf if program.whole else PATIENCE,
     )
     if kept:
-        result.values.update(collect(kept[0], program, result.run.output))
+        result.values.update(collect(kept[0], program, way, result.run.output))
     return result
 
 

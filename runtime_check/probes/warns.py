@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
 import torch
 
@@ -21,7 +22,7 @@ class Heard:
 
     run: Run
     texts: list[str] = field(default_factory=list)
-    here: int = 0  # given for one of the flagged lines
+    here: int = 0  # given for, or while, one of the flagged lines
     missing: str = ""  # the error of a name that torch does not have
 
 
@@ -39,10 +40,21 @@ def every_time() -> Iterator[None]:
 def measure(bench: Bench, program: Program, way: Way, pattern: str) -> Heard:
     """Runs a program and picks the warnings that fit, by text or by place."""
     heard = Heard(Run(way.label))
-    heard.run = bench.run(program, way, every_time())
-    for warning in heard.run.warnings:
+    during: set[int] = set()
+    start = 0
+
+    def begin(frame: FrameType, index: int) -> None:
+        nonlocal start
+        start = len(bench.seen.warnings)
+
+    def end(frame: FrameType, index: int) -> None:
+        during.update(range(start, len(bench.seen.warnings)))
+
+    heard.run = bench.run(program, way, every_time(), before=begin, after=end)
+    for number, warning in enumerate(heard.run.warnings):
         text = str(warning.message)
-        here = warning.filename == program.path and any(s.first <= warning.lineno <= s.last for s in program.spots)
+        place = warning.filename == program.path and any(s.first <= warning.lineno <= s.last for s in program.spots)
+        here = place or number in during
         if re.search(pattern, text) if pattern else here:
             heard.texts.append(text)
             heard.here += here
@@ -71,8 +83,10 @@ def judge(bench: Bench, bad: Heard, good: Heard | None) -> Outcome:
         return Outcome(Verdict.REFUTED, "torch gives no such warning", (row,))
     text = shorten(said, 120)
     if good is None:
-        row = Evidence("warnings that fit", str(len(bad.texts)), "at the flagged line", str(bad.here))
-        if bad.here:
+        row = Evidence(
+            "warnings while the flagged line runs", str(bad.here), "elsewhere", str(len(bad.texts) - bad.here)
+        )
+        if bad.here and bad.here == len(bad.texts):
             return Outcome(Verdict.CONFIRMED, f"torch warns: {text}", (row,))
         return cannot_tell(f"torch warns, and there is no corrected program to compare with: {text}", (row,))
     row = Evidence("warnings that fit", str(len(bad.texts)), bench.against, str(len(good.texts)))
