@@ -347,6 +347,15 @@ def test_kinds_of_classes() -> None:
     ("gpytorch.models.ExactGP", "module", "own_call"), ("speechbrain.Brain", "trainer", "framework_steps"),
     ("torch_geometric.nn.MessagePassing", "module", ""), ("torchmetrics.Metric", "module", "own_forward"),
     ("torch_geometric.nn.aggr.Aggregation", "module", "own_call"), ("diffusers.DiffusionPipeline", "plain", ""),
+    ("timm.layers.DropPath", "module", ""),
+    ("transformers.models.llama.modeling_llama.LlamaDecoderLayer", "module", ""),
+    ("transformers.GenericForSequenceClassification", "plain", ""), ("transformers.NewestForCausalLM", "module", ""),
+    ("torchvision.datasets.MNIST", "dataset", ""), ("torchvision.transforms.v2.RandomCrop", "module", ""),
+    ("stable_baselines3.common.policies.ActorCriticPolicy", "module", ""), ("tianshou.Policy", "module", ""),
+    ("pytorch_lightning.LightningDataModule", "plain", ""), ("kornia.core.ImageModule", "module", "own_call"),
+    ("botorch.models.SingleTaskGP", "module", "own_call"), ("tensordict.nn.TensorDictModule", "module", ""),
+    ("bitsandbytes.optim.AdamW8bit", "optimizer", ""),
+    ("pytorch_metric_learning.losses.TripletMarginLoss", "module", ""),
 ])
 def test_third_party_classes(name: str, what: str, flag: str) -> None:
     """Known by package and class, whatever lies between."""
@@ -358,6 +367,8 @@ def test_third_party_classes(name: str, what: str, flag: str) -> None:
 def test_third_party_names_need_their_package() -> None:
     """A class of the same simple name elsewhere says nothing."""
     assert knowledge.third_party_class("mine.Trainer") is None
+    assert knowledge.third_party_class("torchvision.transforms.ToTensor") is None  # v1 is no Module, v2 is
+    assert knowledge.third_party_class("transformers.BertTokenizer") is None
     assert knowledge.third_party_class("Metric") is None
 
 
