@@ -372,6 +372,22 @@ def test_third_party_names_need_their_package() -> None:
     assert knowledge.third_party_class("Metric") is None
 
 
+def test_framework_hooks_and_methods() -> None:
+    """Evaluation hooks run without gradients; backward, clipping and wrapping by their methods' names."""
+    step = knowledge.framework_hook("pytorch_lightning.LightningModule", "validation_step")
+    assert step is not None and (step.grad, step.training, step.steps) == (False, False, True)
+    assert knowledge.framework_hook("lightning.LightningModule", "on_test_epoch_end") == step
+    train = knowledge.framework_hook("lightning.pytorch.LightningModule", "training_step")
+    assert train is not None and train.grad and train.steps
+    assert knowledge.framework_hook("lightning.LightningModule", "test_dataloader") is None
+    assert knowledge.framework_hook("torch.nn.Module", "validation_step") is None
+    inside = knowledge.framework_hook("torch.autograd.Function", "backward")
+    assert inside is not None and inside.grad is False and inside.training is None
+    assert knowledge.framework_method("accelerate.Accelerator", "clip_grad_norm_") == {"clip", "unscale"}
+    assert knowledge.framework_method("lightning_fabric.Fabric", "backward") == {"backward"}
+    assert knowledge.framework_method("accelerate.Accelerator", "print") == frozenset()
+
+
 # -- deprecations -----------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from torchlint.knowledge.deprecations import (
     deprecations,
     public_name,
 )
+from torchlint.knowledge.frameworks import Hook, framework_hook, framework_method
 from torchlint.knowledge.names import (
     ModuleClass,
     TorchClass,
@@ -28,8 +29,8 @@ from torchlint.knowledge.tables import torch_version
 from torchlint.knowledge.third_party import ThirdParty, third_party_class
 
 __all__ = [
-    "Callable_", "Deprecated", "ModuleClass", "Moved", "Overload", "Param", "ThirdParty", "TorchClass", "canonical",
-    "context", "data_class", "deprecated", "deprecated_arguments", "deprecations", "function", "method",
-    "module_class", "optimizer_class", "public_name", "scheduler_class", "tensor_attribute", "third_party_class",
-    "torch_class", "torch_version",
+    "Callable_", "Deprecated", "Hook", "ModuleClass", "Moved", "Overload", "Param", "ThirdParty", "TorchClass",
+    "canonical", "context", "data_class", "deprecated", "deprecated_arguments", "deprecations", "framework_hook",
+    "framework_method", "function", "method", "module_class", "optimizer_class", "public_name", "scheduler_class",
+    "tensor_attribute", "third_party_class", "torch_class", "torch_version",
 ]
