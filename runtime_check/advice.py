@@ -157,7 +157,8 @@ def evaluating(node: ast.stmt, place: Place) -> ast.stmt | list[ast.stmt] | None
     for call in ast.walk(node):
         match call:
             case ast.Call(func=ast.Name() | ast.Attribute() as model, lineno=line, col_offset=start):
-                if (line, start) == place:
+                plain = not any(isinstance(part, ast.Call) for part in ast.walk(model))
+                if plain and (line, start) == place:
                     return [ast.Expr(applied("eval")(model)), node]
     return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import linecache
 import math
 import re
@@ -159,12 +160,23 @@ class Bench:
             yield Way(WHOLE, program.execute)
         wanted = [line] if line is not None else [spot.first for spot in program.spots]
         around = [class_line(program.text, place) for place in wanted]
+        places = dict.fromkeys([*wanted, *filter(None, around), *script_line(program.text)])
+        found = [self.drives(program, place) for place in places]
         seen: set[str] = set()
-        for place in dict.fromkeys([*wanted, *filter(None, around), *script_line(program.text)]):
-            for way in self.drives(program, place):
+        # What the file does itself goes before arguments that are made up, whatever it leads to.
+        late: list[Iterator[Way]] = []
+        for ways in found:
+            for way in ways:
+                if way.made_up:
+                    late.append(itertools.chain([way], ways))
+                    break
                 if way.label not in seen:
                     seen.add(way.label)
                     yield replace(way, line=line)
+        for way in itertools.chain.from_iterable(late):
+            if way.label not in seen:
+                seen.add(way.label)
+                yield replace(way, line=line)
 
     def drives(self, program: Program, line: int) -> Iterator[Way]:
         """The target around a line, called with arguments that fit. Failures are remembered as reasons."""
