@@ -1,6 +1,7 @@
 """The tables about torch agree with the torch that runs, and are what the generator makes of it."""
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import time
@@ -389,6 +390,48 @@ def test_framework_hooks_and_methods() -> None:
 
 
 # -- deprecations -----------------------------------------------------------------------------
+
+
+def decorated() -> set[str]:
+    """Public functions, classes and methods of the running torch that carry a `deprecated` decorator."""
+    home = Path(torch.__file__).parent
+    found: set[str] = set()
+    for path in sorted(home.rglob("*.py")):
+        relative = path.relative_to(home).with_suffix("")
+        text = path.read_text(encoding="utf-8")
+        parts = ["torch", *(part for part in relative.parts if part != "__init__")]
+        private = any(part.startswith("_") for part in parts) or "experimental" in parts
+        if "deprecated(" not in text or private:
+            continue
+        stack: list[tuple[ast.AST, str]] = [(ast.parse(text), ".".join(parts))]
+        while stack:
+            node, inside = stack.pop()
+            for child in ast.iter_child_nodes(node):
+                name = inside
+                if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+                    name = f"{inside}.{child.name}"
+                    if any("deprecated(" in ast.unparse(each) for each in child.decorator_list):
+                        found.add(name.removesuffix(".__init__"))
+                if isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.If, ast.Try)):
+                    stack.append((child, name))
+    return {name for name in found if not any(part.startswith("_") for part in name.split("."))}
+
+
+# Helpers of the generators of torch's own sources, and members that are no names users write.
+NOT_LISTED = {
+    "torch.utils.data.datapipes.gen_pyi.materialize_lines", "torch.utils.data.datapipes.gen_pyi.gen_from_template",
+    "torch.distributed.launch.main", "torch.nn.utils.weight_norm.WeightNorm.apply",
+    "torch.nn.attention.flex_attention.flex_attention", "torch.ao.nn.quantized.dynamic.modules.rnn.apply_permutation",
+}
+
+
+@same_torch
+def test_no_deprecated_decorator_is_missing() -> None:
+    """Everything public that torch decorates is listed, or named above with a reason."""
+    names = decorated()
+    missing = {name for name in names if knowledge.deprecated(name) is None} - NOT_LISTED
+    assert not missing, sorted(missing)
+    assert len(names) > 45
 
 
 # Probes of these need more than plain tensors.

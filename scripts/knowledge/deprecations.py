@@ -27,7 +27,7 @@ KINDS = {"function", "class", "method", "attribute", "module", "argument", "miss
 
 @dataclass(frozen=True)
 class Row:
-    """One deprecated name. The columns are explained at the head of `deprecated/core.txt`."""
+    """One deprecated name. The columns are explained at the head of `deprecated/tensors.txt`."""
 
     name: str
     kind: str

@@ -14,7 +14,8 @@ from typing import Any
 # `functorch` and `torch.quantization` hold old names of objects that moved: these stay visible to rules.
 WALKED = ("torch.nn", "torch.optim", "torch.utils.data", "torch.autograd", "torch.amp", "torch.cuda", "torch.func",
           "torch.jit", "torch.distributions", "torch.distributed", "torch.nested", "torch.profiler",
-          "torch.multiprocessing", "torch.ao", "torch.fx", "torch.export", "torch.library")
+          "torch.multiprocessing", "torch.ao", "torch.cpu", "torch.xpu", "torch.backends", "torch.fx", "torch.export",
+          "torch.library")
 SINGLE = ("torch", "torch.functional", "torch.serialization", "torch.random", "torch.hub", "torch.overrides",
           "torch.storage", "torch.types", "torch.utils", "torch.utils.checkpoint", "torch.utils.hooks",
           "torch.utils._pytree", "torch._tensor", "torch._C._VariableFunctions", "torch._C._nn", "torch._VF",
