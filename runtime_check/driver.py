@@ -252,7 +252,9 @@ class Driver:
         try:
             with surroundings(self.space.path, self.seed):
                 self.space.reset()
-                for action in Maker(self.space, target, budget_s, self.instances(target)).actions():
+                callers = [owner.name for owner in self.callers(target.qualname)]
+                maker = Maker(self.space, target, budget_s, self.instances(target), callers)
+                for action in maker.actions():
                     run, prepare = on_device(action.run, device), action.prepare
                     made = on_device(prepare, device) if prepare is not None else None
                     yield Drive(action.label, self.fresh(run), "made", made)

@@ -6,7 +6,7 @@ import itertools
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,14 @@ from runtime_check import world
 from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example, calls, examples
 from runtime_check.modules import CannotBuild, Running, constructions, running
-from runtime_check.search import Failure, Place
+from runtime_check.placeholder import USER_FILES
+from runtime_check.search import Failure
 from runtime_check.slices import Arguments
 from runtime_check.specs import Assignment
 from runtime_check.training import TrainingGuesser, recipes_for
 from runtime_check.world import Recipe
+
+CONSTRUCTED = 16  # ways to construct a class that are tried for one of its methods
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class Maker:
     """Makes actions that reach a target."""
 
     def __init__(self, space: Namespace, target: Target, budget_s: float,
-                 instances: list[tuple[str, Callable[[], Any]]] | None = None) -> None:
-        self.space, self.target = space, target
+                 instances: list[tuple[str, Callable[[], Any]]] | None = None,
+                 callers: Sequence[str] = ()) -> None:
+        self.space, self.target, self.callers = space, target, callers
         self.instances = instances or []  # how the file itself makes instances of the target's class
         self.end = time.perf_counter() + budget_s
         self.recipes: list[Recipe] | None = None
@@ -50,6 +54,40 @@ class Maker:
 
     def actions(self) -> Iterator[Action]:
         """Actions for the target, best first. Raises what loading the target raises, or CannotBuild."""
+        why: Exception | None = None
+        found = False
+        try:
+            for action in self.directly():
+                found = True
+                yield action
+        except Exception as error:
+            why = error
+        for action in self.through_callers():
+            found = True
+            yield action
+        if why is not None and not found:
+            raise why
+
+    def through_callers(self) -> Iterator[Action]:
+        """Functions and methods that call the target, with made-up arguments, if that reaches the line."""
+        for name in itertools.islice(self.callers, 3):
+            holder, _, method = name.rpartition(".")
+            try:
+                if holder:
+                    cls: Any = self.space.resolve(holder)
+                    tried = self.module(cls, method) if issubclass(cls, nn.Module) else self.plain_class(cls, method)
+                else:
+                    tried = self.function(self.space.resolve(name), name, None, None)
+                for action in itertools.islice(tried, 2):
+                    if self.reaches(action.run):
+                        yield action
+            except Exception:
+                continue
+            if not self.left:
+                return
+
+    def directly(self) -> Iterator[Action]:
+        """Actions that call the target itself."""
         holder, _, name = self.target.qualname.rpartition(".")
         if self.target.kind == "function":
             yield from self.function(self.space.resolve(self.target.qualname), self.target.qualname, None, None)
@@ -106,7 +144,7 @@ class Maker:
         yield from rest
 
     def method(self, cls: type, name: str, label: str, make: Callable[[], Any],
-               recipes: list[Recipe] | None = None) -> Iterator[Action]:
+               recipes: list[Recipe] | None = None, limit: float | None = None) -> Iterator[Action]:
         """A method of an instance that `make` makes."""
         raw = inspect.getattr_static(cls, name, None)
         if isinstance(raw, property):
@@ -116,7 +154,8 @@ class Maker:
         if not isinstance(function, types.FunctionType):
             return
         receiver = None if isinstance(raw, staticmethod) else (lambda: cls) if isinstance(raw, classmethod) else make
-        yield from self.function(function, label, None if isinstance(raw, staticmethod) else cls, receiver, recipes)
+        owner = None if isinstance(raw, staticmethod) else cls
+        yield from self.function(function, label, owner, receiver, recipes, limit)
 
     # Plain classes
 
@@ -128,21 +167,30 @@ class Maker:
             return TrainingGuesser(function, owner, recipes)
 
         world.enter(recipes)
-        made = constructions(cls, self.left * 0.4, guesser=candidates, before=lambda: world.enter(recipes))
-        for item in itertools.islice(made, 3):
+        made = constructions(cls, self.left * 0.6, guesser=candidates, before=lambda: world.enter(recipes))
+        why: Exception | None = None
+        working = 0
+        for item in itertools.islice(made, CONSTRUCTED):
             label = f"{cls.__name__}({item.arguments.label})"
             if name in ("", "__init__", "__post_init__"):
                 yield Action(label, item.make)
-            else:
-                yield from self.method(cls, name, f"{label}.{name}", item.make)
-            if not self.left:
+                continue
+            try:
+                for action in self.method(cls, name, f"{label}.{name}", item.make, limit=max(self.left / 8, 0.1)):
+                    working += 1
+                    yield action
+            except CannotBuild as error:
+                why = why or error
+            if not self.left or working > 2:
                 return
+        if why is not None and not working:
+            raise why
 
     # Functions
 
     def function(self, function: Any, label: str, owner: type | None, receiver: Callable[[], Any] | None,
-                 recipes: list[Recipe] | None = None) -> Iterator[Action]:
-        """A function or method with arguments that a search finds."""
+                 recipes: list[Recipe] | None = None, limit: float | None = None) -> Iterator[Action]:
+        """A function or method with arguments that a search of at most `limit` seconds finds."""
         function = getattr(function, "callback", function)  # click keeps the function there
         models = recipes if recipes is not None else self.models()
         world.enter(models)
@@ -158,7 +206,8 @@ class Maker:
             world.enter(models)
             return receiver() if receiver is not None else None
 
-        found = calls(function, owner, self.left, reached=self.failed_here, starts=starts, candidates=candidates,
+        budget = self.left if limit is None else min(limit, self.left)
+        found = calls(function, owner, budget, reached=self.failed_here, starts=starts, candidates=candidates,
                       receiver=new_receiver if receiver is not None else None, before=lambda: world.enter(models))
         later: list[Action] = []
         for item in itertools.islice(found, 12):
@@ -186,11 +235,9 @@ class Maker:
     # What was reached
 
     def failed_here(self, failure: Failure) -> bool:
-        """Whether a failure passed through the line of interest."""
-        return any(self._is_here(place) for place in failure.places)
-
-    def _is_here(self, place: Place) -> bool:
-        return place.code.co_filename == self.space.path and place.line == self.target.line
+        """Whether the innermost line of user code in a failure is the line of interest."""
+        own = [place for place in failure.places if place.code.co_filename in USER_FILES]
+        return bool(own) and (own[-1].code.co_filename, own[-1].line) == (self.space.path, self.target.line)
 
     def reaches(self, action: Callable[[], Any]) -> bool:
         """Whether running an action executes the line of interest."""

@@ -46,7 +46,10 @@ class ModuleProxy(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         space: Namespace | None = object.__getattribute__(self, "_space")
         if space is not None and space.binds(name):
-            return space.get(name)
+            try:
+                return space.get(name)
+            except KeyError:
+                pass  # the package is importing this very submodule
         child = self._loader.child(self, name)
         if child is not None:
             return child

@@ -28,14 +28,14 @@ LARGEST = 1_500_000  # numbers in the tensors of one call
 
 
 class Operations(TorchFunctionMode):  # type: ignore[misc]
-    """Counts calls of torch functions while it is active."""
+    """Counts calls of torch functions on tensors while it is active; making a tensor does not count."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def __torch_function__(self, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
+        self.count += any(isinstance(item, (torch.Tensor, list, tuple)) for item in args)
         return func(*args, **(kwargs or {}))
 
 

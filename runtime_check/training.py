@@ -1,6 +1,7 @@
 """Candidates for the arguments of training and evaluation functions, and of the classes that hold them."""
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import re
@@ -15,13 +16,14 @@ from torch import nn
 from runtime_check import names, world
 from runtime_check.functions import ArgumentGuesser
 from runtime_check.guess import Asked
-from runtime_check.outside import Quiet
+from runtime_check.outside import Environment, Quiet
 from runtime_check.specs import Const, Made, Spec, Tensor
 from runtime_check.usage import Usage
 from runtime_check.world import BatchSpec, Recipe
 
 LABELS = re.compile(r"(^|_)(y|labels?|targets?|tgt|gt|cls|class\w*|ids?|lbl|answer|ground_truth)$|^(ys|yb|_)$")
 PATHS = re.compile(r"path|checkpoint|ckpt|resume|(^|_)(file|filename|fname|weights_file|model_file|snapshot)$")
+ENVIRONMENTS = re.compile(r"(^|_)(env|envs|environment)$")
 LOSS_KINDS: tuple[Callable[..., nn.Module], ...] = (
     nn.CrossEntropyLoss, nn.MSELoss, nn.BCEWithLogitsLoss, nn.NLLLoss, nn.L1Loss, nn.BCELoss,
 )
@@ -72,6 +74,8 @@ class TrainingGuesser(ArgumentGuesser):
             yield from (Made("device", lambda: torch.device(world.device)), Made("str(device)", lambda: world.device))
         elif world.RANKS.search(text) or text == "world_size":
             yield Const(1 if text == "world_size" else 0)
+        elif ENVIRONMENTS.search(text):
+            yield from environments()
         elif self.function.__name__ == "__getitem__":
             yield from (Const(0), Const(1))
         elif PATHS.search(text) and not use.layers:
@@ -139,6 +143,17 @@ class TrainingGuesser(ArgumentGuesser):
                 yield y
             else:
                 yield next(several, x)
+
+
+def environments() -> Iterator[Spec]:
+    """Environments of reinforcement learning: a real small one if its package is there."""
+    for package in ("gymnasium", "gym"):
+        try:
+            module = importlib.import_module(package)
+        except Exception:
+            continue
+        yield Made(f'{package}.make("CartPole-v1")', partial(module.make, "CartPole-v1"))
+    yield Made("an environment with random observations", Environment)
 
 
 def saved_state() -> str:

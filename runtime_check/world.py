@@ -82,7 +82,8 @@ class Recipe:
     output: Any = None
 
 
-ANY = Recipe("AnyNet", AnyNet, Assignment((("x", Tensor((names.BATCH, 1, 28, 28))),)), None)
+ANY = Recipe("AnyNet", AnyNet, Assignment((("x", Tensor((names.BATCH, 1, 28, 28))),)),
+             torch.zeros(names.BATCH, names.CLASSES))
 
 
 @dataclass

@@ -347,6 +347,32 @@ def test_a_failure_on_the_line_of_interest_is_a_way_too() -> None:
         drive.run()
 
 
+def test_a_step_that_needs_more_than_the_constructor_is_reached_through_its_caller() -> None:
+    drive = reached("""
+        import torch
+        from torch import nn
+        class Trainer:
+            def __init__(self, model, optimizer, loader):
+                self.model, self.optimizer, self.loader = model, optimizer, loader
+            def setup(self):
+                self.criterion, self.history = nn.MSELoss(), []
+            def step(self, batch):
+                x, y = batch
+                loss = self.criterion(self.model(x), y)
+                self.history.append(loss)  #!
+                return loss
+            def fit(self, epochs):
+                self.setup()
+                for _ in range(epochs):
+                    for batch in self.loader:
+                        self.optimizer.zero_grad()
+                        self.step(batch).backward()
+                        self.optimizer.step()
+                return len(self.history)
+    """)
+    assert ".fit(" in drive.label and drive.run() == 4
+
+
 def test_methods_of_plain_classes_and_datasets_are_reached() -> None:
     drive = reached("""
         import torch
