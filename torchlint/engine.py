@@ -13,6 +13,7 @@ from torchlint.findings import Confidence, Finding, Fix, Safety, Span
 from torchlint.fingerprint import Scopes, scopes_of, with_fingerprints
 from torchlint.model import FileModel
 from torchlint.project import Project
+from torchlint.requirements import Configured
 from torchlint.rule import Hit, Rule
 from torchlint.select import Selection, select
 from torchlint.suppress import Noqa, Suppressions, read_comments, suppress
@@ -54,6 +55,7 @@ def check(
     if comments.skip:
         return []
     run = _Run(source, active)
+    project.session(Configured).torch_version = selection.torch_version
     if (named or _worth_parsing(source, project)) and run.parse():
         rules = [rule for rule in selection.rules if rule.meta.code in active]
         run.rules([rule for rule in rules if mentions(source.text, rule.meta.triggers)], project)

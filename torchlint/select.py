@@ -30,6 +30,7 @@ class Selection:
     base: str = "."
     notes: tuple[str, ...] = ()  # for stderr: selected, but not run
     narrowed: bool = False  # a selection keeps some default rule from being run
+    torch_version: str = ""  # what the configuration says
 
     @cached_property
     def codes(self) -> frozenset[str]:
@@ -86,7 +87,8 @@ def select(options: Options, known: Sequence[Rule]) -> Selection:
         (patterns([pattern]), frozenset(_ranks(codes, known, opt_in=True)))
         for pattern, codes in options.per_file
     )
-    return Selection(tuple(rules), tuple(known), per_file, options.base, tuple(notes), missing)
+    return Selection(
+        tuple(rules), tuple(known), per_file, options.base, tuple(notes), missing, options.torch_version)
 
 
 def _ranks(selectors: Iterable[str], known: Sequence[Rule], opt_in: bool) -> dict[str, int]:

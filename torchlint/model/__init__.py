@@ -26,6 +26,7 @@ from torchlint.model.session import Session
 from torchlint.model.tree import Node, Place, Tree
 from torchlint.model.values import NONE, UNKNOWN, Grad, Kind, Value
 from torchlint.project import FileIndex, Project, Scope, Symbol
+from torchlint.requirements import Configured, newest_torch
 
 __all__ = [
     "NONE",
@@ -127,6 +128,13 @@ class FileModel:
         self._running: set[ast.AST] = set()
         self._positions = Positions(self.source)
         self.session: Session = self.project.session(Session)
+
+    @functools.cached_property
+    def torch_version(self) -> str:
+        """The torch that the code is for: configured, else the newest that the project requires, else the current."""
+        folder = self.index.folder
+        required = newest_torch(folder) if folder is not None else ""
+        return self.project.session(Configured).torch_version or required or knowledge.torch_version()
 
     # -- the tree -----------------------------------------------------------------------------
 

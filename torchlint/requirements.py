@@ -1,0 +1,74 @@
+"""Which torch a project is for: what its configuration says, or the newest that its own requirements allow."""
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+FILES = ("requirements.txt", "pyproject.toml", "setup.cfg", "setup.py", "environment.yml", "environment.yaml")
+MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+LEVELS = 8  # folders looked at above a file
+# `torch==1.13.1`, `"torch>=1.8,<2"`, `torch = "^1.13"`, `- pytorch=1.13`, but not `torch = None` or `torchvision`.
+LINE = re.compile(r"""^[\s"'\-\[(,]*(?:torch|pytorch)["']?(?:\[[^\]]*\])?\s*((?:=\s*["'])?[\^~<>=!\d][^"'#;\n]*)""", re.M)
+PART = re.compile(r"(\^|~=|===|==|=|<=|<|>=|>|!=)?\s*(\d+(?:\.\d+)*)")
+
+
+class Configured:
+    """What the configuration says of torch; one for each project."""
+
+    torch_version = ""
+
+
+def newest_torch(folder: Path) -> str:
+    """A version such as "1.13": the newest that the requirements nearest to a folder allow; "" if they leave it open.
+
+    Only what a project says itself counts: the search ends at the folder that holds its metadata.
+    """
+    return _newest(folder)
+
+
+@functools.lru_cache(maxsize=4096)
+def _newest(folder: Path, level: int = 0) -> str:
+    for name in FILES:
+        file = folder / name
+        if file.is_file():
+            found = newest_in(_text(file))
+            if found:
+                return found
+    if level == LEVELS or folder == folder.parent or any((folder / marker).exists() for marker in MARKERS):
+        return ""
+    return _newest(folder.parent, level + 1)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def newest_in(text: str) -> str:
+    """The newest torch that a requirements text allows; "" if it has no upper bound."""
+    limits = [limit for match in LINE.finditer(text) for limit in _limits(match[1])]
+    return min(limits, key=_numbers, default="")
+
+
+def _limits(text: str) -> list[str]:
+    """The upper bounds in a specification such as `>=1.8,<2`, as the newest minor release below each."""
+    text = re.sub(r"""^=\s*["']""", "", text)
+    found = []
+    for operator, version in PART.findall(text):
+        major, minor = (_numbers(version) + (0, 0))[:2]
+        parts = version.count(".") + 1
+        if operator in ("", "=", "==", "===", "<=") or (operator == "~=" and parts > 2):
+            found.append(f"{major}.{minor}" if parts > 1 or operator == "<=" else f"{major}.99")
+        elif operator in ("^", "~="):
+            found.append(f"{major}.99")
+        elif operator == "<":
+            patch = parts > 2 and _numbers(version)[2] > 0
+            found.append(f"{major}.{minor}" if patch else f"{major}.{minor - 1}" if minor else f"{major - 1}.99")
+    return found
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
