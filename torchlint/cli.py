@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from torchlint import __version__
+from torchlint import __version__, cache
 from torchlint.builtin import every_rule
 from torchlint.commands import check, show
 from torchlint.config import ConfigError
@@ -27,7 +27,7 @@ from torchlint.select import find_rule
 HELP = {"help_option_names": ["-h", "--help"]}
 VERBOSE = "Show where a fault of torchlint itself comes from."
 Decorated = Callable[..., Any]
-RESERVED = {"lsp": "the language server", "cache": "the cache"}  # so that a path never changes its meaning
+RESERVED = {"lsp": "the language server"}  # so that a path never changes its meaning
 
 
 class Front(click.Command):
@@ -101,12 +101,13 @@ def choosing(command: Decorated) -> Decorated:
             preview=given.pop("preview") or None,
             isolated=given.pop("isolated"),
             jobs=given.pop("jobs"),
+            cache=not given.pop("no_cache"),
         )
         return command(*obj, choices=choices, **given)
 
     for option in (
         click.option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Processes [all processors]."),
-        click.option("--no-cache", is_flag=True, expose_value=False, help="Use no results of earlier runs."),
+        click.option("--no-cache", is_flag=True, help="Use no results of earlier runs."),
         click.option("--isolated", is_flag=True, help="Read no pyproject.toml."),
         _list("--exclude", "Pass over paths that match these gitignore patterns."),
         click.option("--preview", is_flag=True, help="Preview rules as well."),
@@ -236,9 +237,22 @@ def new_command(name: str, layer: str) -> int:
     return 0
 
 
+@click.command("cache", context_settings=HELP)
+@click.option("--clear", is_flag=True, help="Forget all results of earlier runs.")
+def cache_command(clear: bool) -> int:
+    """Say where results of earlier runs are kept, or forget them."""
+    try:
+        put(cache.forget() if clear else cache.describe())
+    except OSError as error:
+        raise click.ClickException(f"{cache.folder()}: {error.strerror}") from None
+    return 0
+
+
 @click.command("confirm", context_settings=HELP)
-@click.argument("paths", nargs=-1, required=True, metavar="PATHS...")
+@click.argument("paths", nargs=-1, metavar="PATHS...")
 @choosing
+@click.option("--script", metavar="PATH:LINE:CODE",
+              help="Print a Python script that repeats the experiment of one finding with torch alone.")
 @click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
               metavar="SECONDS", help="The most that one finding may take.")
@@ -251,13 +265,19 @@ def new_command(name: str, layer: str) -> int:
 @click.option("--output-file", type=click.Path(dir_okay=False), help="Write the report there.")
 @click.option("-q", "--quiet", is_flag=True, help="Print results and errors, nothing else.")
 @click.option("-v", "--verbose", is_flag=True, expose_value=False, help=VERBOSE)
-def confirm_command(**given: Any) -> int:
+def confirm_command(script: str | None, **given: Any) -> int:
     """Run flagged code and say which findings are real. Needs torch."""
-    from runtime_check.main import Request, confirm_command  # late: nothing else may depend on it
+    from runtime_check.main import Request, confirm_command, script_command  # late: nothing else may depend on it
 
     request = Request(**given)
+    if script is not None:
+        return script_command(request, script)
+    if not request.paths:
+        raise click.UsageError("no paths given (see torchlint confirm --help)")
     with Progress(off=request.quiet) as progress:
         return confirm_command(request, lint_progress=progress)
 
 
-main.commands = {"rule": rule_command, "confirm": confirm_command, "docs": docs_command, "new": new_command}
+main.commands = {
+    "rule": rule_command, "cache": cache_command, "confirm": confirm_command, "docs": docs_command, "new": new_command,
+}

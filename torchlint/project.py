@@ -58,6 +58,7 @@ class FileIndex:
     package: str  # the package that relative imports start from
     scope: Scope
     folder: Path | None = None
+    asked: dict[str, Path | None] = field(default_factory=dict)  # modules looked up for it, and where they are
 
     @property
     def tree(self) -> ast.Module:
@@ -187,7 +188,7 @@ class Project:
         self.roots = tuple(Path(root) for root in roots)
         self.cache: dict[object, object] = {}  # for what the model derives from indexes
         self._by_path: dict[str, FileIndex | None] = {}
-        self._found: dict[tuple[str, Path | None], FileIndex | None] = {}
+        self._located: dict[tuple[str, Path], Path | None] = {}
         self._dirs: dict[Path, tuple[Path, ...]] = {}
 
     def session(self, make: Callable[[], T]) -> T:
@@ -200,8 +201,16 @@ class Project:
         Raises what `source.tree` raises when the text cannot be parsed.
         """
         index = self._index(source)
-        self._by_path[self._key(source.path)] = index
+        key = self._key(source.path)
+        known = self._by_path.get(key)
+        if known is not None and known.source.text == source.text:
+            index.asked = known.asked  # what is known about the file may rest on what was asked then
+        self._by_path[key] = index
         return index
+
+    def indexed(self, path: str) -> FileIndex | None:
+        """The index of a source that was added, or of a file that an import led to."""
+        return self._by_path.get(self._key(path))
 
     @staticmethod
     def _key(path: str) -> str:
@@ -232,29 +241,33 @@ class Project:
         self._dirs[folder] = tuple(found)
         return self._dirs[folder]
 
-    def module(self, dotted: str, folder: Path | None) -> FileIndex | None:
-        """The index of the project file that `import dotted` reads from a file in `folder`."""
-        if not dotted or folder is None:
+    def module(self, dotted: str, index: FileIndex) -> FileIndex | None:
+        """The index of the project file that `import dotted` reads from the file of `index`."""
+        if not dotted or index.folder is None or dotted.partition(".")[0] in OUTSIDE:
             return None
-        key = (dotted, folder)
-        if key not in self._found:
-            self._found[key] = self._find(dotted, folder)
-        return self._found[key]
+        if dotted not in index.asked:
+            index.asked[dotted] = self.locate(dotted, index.folder)
+        path = index.asked[dotted]
+        return self.file(path) if path is not None else None
 
-    def _find(self, dotted: str, folder: Path) -> FileIndex | None:
-        top = dotted.partition(".")[0]
-        if top in OUTSIDE:
-            return None
+    def locate(self, dotted: str, folder: Path) -> Path | None:
+        """The file that `import dotted` reads from a file in `folder`, if it belongs to the project."""
+        key = (dotted, folder)
+        if key not in self._located:
+            self._located[key] = self._locate(dotted, folder)
+        return self._located[key]
+
+    def _locate(self, dotted: str, folder: Path) -> Path | None:
         parts = dotted.split(".")
         for base in self.search_dirs(folder):
-            if base.name in INSTALLED and folder != base and folder.relative_to(base).parts[0] != top:
+            if base.name in INSTALLED and folder != base and folder.relative_to(base).parts[0] != parts[0]:
                 continue  # an installed package sees itself, not its neighbours
             if not (base / parts[0]).is_dir() and not (base / f"{parts[0]}.py").is_file():
                 continue
             stem = base.joinpath(*parts)
             for path in (stem.with_name(stem.name + ".py"), stem / "__init__.py"):
                 if path.is_file():
-                    return self.file(path)
+                    return path
         return None
 
     def file(self, path: Path) -> FileIndex | None:
@@ -281,7 +294,7 @@ class Project:
         """One hop: a final symbol, or the file and dotted name where the search goes on."""
         parts = dotted.split(".")
         for cut in range(len(parts), 0, -1):
-            found = self.module(".".join(parts[:cut]), index.folder)
+            found = self.module(".".join(parts[:cut]), index)
             if found is None:
                 continue
             if cut == len(parts):
@@ -299,7 +312,7 @@ class Project:
             return found, ".".join([origin, *rest])
         if not nodes:
             for star in found.scope.stars:
-                starred = self.module(star, found.folder)
+                starred = self.module(star, found)
                 if starred is not None and starred is not found:
                     step = self.member(starred, name, rest, "")
                     if not isinstance(step, Symbol) or step.node is not None:

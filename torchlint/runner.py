@@ -14,8 +14,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchlint.builtin import every_rule
+from torchlint.builtin import UNCHECKED, every_rule
+from torchlint.cache import Cache
 from torchlint.config import Options
+from torchlint.consulted import Consulted, consulted
 from torchlint.discover import Found, discover
 from torchlint.engine import check, roots, unchecked
 from torchlint.files import Source, UnreadableFile, read_source
@@ -34,18 +36,20 @@ HELD = 300  # models that a process keeps; one of a long file takes some megabyt
 
 @dataclass(frozen=True)
 class Checked:
-    """One file's findings, and its source if there are any and it could be read."""
+    """One file's findings, and its source if there are any, or it is needed for the cache, and it could be read."""
 
     findings: tuple[Finding, ...]
     source: Source | None = None
+    rest: Consulted | None = None  # what they rest on besides the file, if that was asked for and is known
 
 
 class Checker:
     """Checks the files of one run in one process; they share a project."""
 
-    def __init__(self, selection: Selection, project: Project) -> None:
+    def __init__(self, selection: Selection, project: Project, trace: bool = False) -> None:
         self.selection = selection
         self.project = project
+        self.trace = trace  # say what findings rest on
 
     def file(self, found: Found) -> Checked:
         """Read and check a file; whatever goes wrong becomes a finding."""
@@ -68,8 +72,9 @@ class Checker:
             why = f"a fault of torchlint: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
             return Checked((unchecked(source.path, why),), source)
         # The copy has no tree, so that memory does not grow with the number of files.
-        kept = Source(source.path, source.text, source.encoding) if findings else None
-        return Checked(tuple(findings), kept)
+        whole = self.trace and all(finding.code != UNCHECKED.meta.code for finding in findings)
+        kept = Source(source.path, source.text, source.encoding) if findings or whole else None
+        return Checked(tuple(findings), kept, consulted(self.project, source) if whole else None)
 
     def _unchecked(self, found: Found, message: str) -> Checked:
         code = "TL000"
@@ -83,10 +88,12 @@ def lint_paths(
     *,
     rules: Sequence[Rule] | None = None,
     progress: Progress | None = None,
+    cached: bool = False,
 ) -> Report:
     """Check all Python files that `paths` name or contain.
 
     `rules` replaces the rules there are. `progress` is called after each file or group of files.
+    With `cached`, files whose results of an earlier run still hold are not looked at again.
     ConfigError if `options` select a rule that is unknown. The report does not depend on `options.jobs`.
     """
     start = time.perf_counter()
@@ -95,10 +102,12 @@ def lint_paths(
     known = every_rule() if rules is None else tuple(rules)
     selection = select(options, known)
     discovery = discover(paths, options.exclude, options.base)
-    checker = Checker(selection, Project(roots(paths)))
+    project = Project(roots(paths))
+    checker = Checker(selection, project, cached)
+    cache = Cache(options, known, project) if cached else None
     checked: list[Checked] = []
     with _no_gc():
-        for part in _all(checker, discovery.files, jobs(options)):
+        for part in _some_cached(checker, cache, discovery.files, jobs(options)):
             checked += part
             if progress is not None:
                 progress(len(checked), len(discovery.files))
@@ -106,11 +115,40 @@ def lint_paths(
         findings=tuple(sorted((f for one in checked for f in one.findings), key=lambda f: f.order)),
         errors=discovery.errors,
         files=len(discovery.files),
-        sources={one.source.path: one.source for one in checked if one.source is not None},
+        sources={one.source.path: one.source for one in checked if one.source is not None and one.findings},
         rules=known,
         notes=selection.notes,
         seconds=time.perf_counter() - start,
     )
+
+
+def _earlier(cache: Cache, file: Found) -> Checked | None:
+    """What an earlier run found in a file, if that still holds."""
+    try:
+        source = read_source(file.path, file.shown)
+    except UnreadableFile:
+        return None
+    findings = cache.get(source, file.named)
+    return None if findings is None else Checked(findings, source if findings else None)
+
+
+def _some_cached(
+    checker: Checker, cache: Cache | None, files: Sequence[Found], jobs: int
+) -> Iterator[list[Checked]]:
+    """The files' results: first those of earlier runs that still hold, then the others as they come."""
+    if cache is None:
+        yield from _all(checker, files, jobs)
+        return
+    earlier = {file: result for file in files if (result := _earlier(cache, file)) is not None}
+    yield list(earlier.values())
+    todo = [file for file in files if file not in earlier]
+    named = iter([file.named for file in todo])
+    for part in _all(checker, todo, jobs):
+        for result, is_named in zip(part, named, strict=False):
+            if result.rest is not None and result.source is not None:
+                cache.put(result.source, is_named, result.findings, result.rest)
+        yield part
+    cache.close()
 
 
 @contextlib.contextmanager
@@ -178,18 +216,18 @@ def _afresh(checker: Checker, files: Sequence[Found]) -> list[Checked]:
 def _pool(checker: Checker, processes: int) -> ProcessPoolExecutor:
     """Processes that have the checker; forked where that is safe, because it takes no time."""
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-    return ProcessPoolExecutor(processes, context, _start, (checker.selection, checker.project.roots))
+    return ProcessPoolExecutor(processes, context, _start, (checker.selection, checker.project.roots, checker.trace))
 
 
 _checker: Checker
 
 
-def _start(selection: Selection, roots: Sequence[os.PathLike[str]]) -> None:
+def _start(selection: Selection, roots: Sequence[os.PathLike[str]], trace: bool) -> None:
     """Make a process ready: its own project, and interrupts left to the parent."""
     global _checker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # see _no_gc
-    _checker = Checker(selection, Project(Path(root) for root in roots))
+    _checker = Checker(selection, Project(Path(root) for root in roots), trace)
 
 
 def _chunk(files: Sequence[Found]) -> list[Checked]:

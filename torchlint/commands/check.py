@@ -28,6 +28,7 @@ class Choices:
     preview: bool | None = None
     isolated: bool = False
     jobs: int | None = None
+    cache: bool = True  # use and keep results of earlier runs
 
     def options(self, paths: Sequence[str], known: Sequence[Rule] | None = None) -> Options:
         """The configuration for `paths` with these choices on top. ConfigError if it is at fault.
@@ -99,7 +100,7 @@ def run(
     if request.stdin:
         return _stdin(request, data, known)
     options = request.choices.options(request.paths, known)
-    report = lint_paths(request.paths, options, rules=known, progress=progress)
+    report = lint_paths(request.paths, options, rules=known, progress=progress, cached=request.choices.cache)
     if not (request.fix or request.diff):
         return Outcome(report)
     checker = Checker(select(options, known), Project(roots(request.paths)))
