@@ -9,7 +9,8 @@ FILES = ("requirements.txt", "pyproject.toml", "setup.cfg", "setup.py", "environ
 MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 LEVELS = 8  # folders looked at above a file
 # `torch==1.13.1`, `"torch>=1.8,<2"`, `torch = "^1.13"`, `- pytorch=1.13`, but not `torch = None` or `torchvision`.
-LINE = re.compile(r"""^[\s"'\-\[(,]*(?:torch|pytorch)["']?(?:\[[^\]]*\])?\s*((?:=\s*["'])?[\^~<>=!\d][^"'#;\n]*)""", re.M)
+LINE = re.compile(
+    r"""^[\s"'\-\[(,]*(?:torch|pytorch)["']?(?:\[[^\]]*\])?\s*((?:=\s*["'])?[\^~<>=!\d][^"'#;\n]*)""", re.M)
 PART = re.compile(r"(\^|~=|===|==|=|<=|<|>=|>|!=)?\s*(\d+(?:\.\d+)*)")
 
 
@@ -58,7 +59,7 @@ def _limits(text: str) -> list[str]:
     text = re.sub(r"""^=\s*["']""", "", text)
     found = []
     for operator, version in PART.findall(text):
-        major, minor = (_numbers(version) + (0, 0))[:2]
+        major, minor = (*_numbers(version), 0, 0)[:2]
         parts = version.count(".") + 1
         if operator in ("", "=", "==", "===", "<=") or (operator == "~=" and parts > 2):
             found.append(f"{major}.{minor}" if parts > 1 or operator == "<=" else f"{major}.99")
