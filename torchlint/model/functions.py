@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
+from torchlint.model.autograd import apply_calls
 from torchlint.model.tree import FUNCTIONS, children
 from torchlint.model.values import UNKNOWN, Grad, Kind, Value, join_all
 
@@ -213,11 +214,20 @@ class FunctionInfo:
             ]
         if self.name == "forward" and self.cls is not None and self.cls.is_module:
             return []
+        if self.is_applied and self.cls is not None:
+            return list(apply_calls(self.model, self.cls))
+        if self.name == "__call__":
+            return [call for call in self.model.nodes(ast.Call) if self._is_called_through_instance(call)]
         found = []
         for call in self.model.calls_named(self.name):
             if self._is_callee(call):
                 found.append(call)
         return found
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether it is the forward of an autograd Function, which only `apply` calls."""
+        return self.name == "forward" and self.is_static and self.cls is not None and self.cls.is_function
 
     def _is_callee(self, call: ast.Call) -> bool:
         match call.func:
@@ -233,6 +243,13 @@ class FunctionInfo:
             case ast.Attribute(value=receiver):
                 return self.cls is not None and self._receiver_fits(receiver)
         return False
+
+    def _is_called_through_instance(self, call: ast.Call) -> bool:
+        """`stopper(x)`, where the local or attribute `stopper` is an instance of the class."""
+        if not isinstance(call.func, (ast.Name, ast.Attribute)) or self.model.name_of(call.func):
+            return False
+        value = self.model.value(call.func)
+        return value.kind is Kind.INSTANCE and value.cls is not None and value.cls.method("__call__") is self
 
     def _receiver_fits(self, receiver: ast.expr) -> bool:
         value = self.model.value(receiver)
@@ -299,6 +316,8 @@ class FunctionInfo:
 
     def _function_role(self, arg: ast.arg) -> Value | None:
         first = self.params[0] if self.params else None
+        if self.name == "forward" and self.cls is not None and self.cls.method("setup_context") is not None:
+            return None
         if self.name in ("forward", "backward", "setup_context", "jvp") and arg is first:
             return Value(Kind.CTX, ident=arg)
         if self.name == "backward":
@@ -379,6 +398,8 @@ class FunctionInfo:
         position = self.params.index(arg)
         if self.cls is not None and not self.is_static and not self._called_through_class(call):
             position -= 1
+        if self.is_applied and self.cls is not None and self.cls.method("setup_context") is None:
+            position -= 1  # `apply` passes ctx itself
         if 0 <= position < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args[: position + 1]):
             return call.args[position]
         return None

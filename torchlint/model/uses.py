@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from torchlint.model.evaluate import path_of
 from torchlint.model.values import Grad, Kind
 
 if TYPE_CHECKING:
@@ -111,3 +112,14 @@ def _in_comprehension(model: FileModel, node: ast.comprehension, name: str, dept
         if isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Load):
             found |= fates(model, part, depth + 1)
     return found
+
+
+def reads_of_path(model: FileModel, target: ast.expr) -> list[ast.expr]:
+    """Where the name or `self.x` that a statement binds is read: in its function, for an attribute in its class."""
+    path = path_of(target)
+    cls = model.class_of(target) if "." in path else None
+    nodes = ast.walk(cls.node if cls is not None else model.owner(target))
+    return [
+        node for node in nodes
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load) and path_of(node) == path
+    ]

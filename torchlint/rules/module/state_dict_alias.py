@@ -19,6 +19,7 @@ from torchlint.fixes.expressions import source_of
 from torchlint.fixes.imports import spell
 from torchlint.model import FileModel, Flow, Kind, Value
 from torchlint.model.evaluate import path_of
+from torchlint.model.uses import reads_of_path
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL423", "state-dict-alias", Severity.ERROR, fix=Safety.UNSAFE, triggers=("state_dict",))
@@ -223,26 +224,10 @@ def live_module(value: Value) -> Value | None:
     return None
 
 
-def uses_of(model: FileModel, assign: ast.Assign) -> list[ast.expr]:
-    """Reads of what the statement binds: in the function, or for `self.x` in the whole class."""
-    path = path_of(assign.targets[0])
-    cls = model.class_of(assign)
-    owner = model.owner(assign)
-    if "." in path and cls is not None:
-        nodes: Iterator[ast.AST] = iter(ast.walk(cls.node))
-    else:
-        nodes = iter(ast.walk(owner))
-    return [
-        n
-        for n in nodes
-        if isinstance(n, ast.expr) and path_of(n) == path and isinstance(getattr(n, "ctx", None), ast.Load)
-    ]
-
-
 def is_loaded_later(model: FileModel, assign: ast.Assign) -> bool:
     """Whether the stored state is loaded or returned outside of the block that stores it."""
     block = model.parent(assign)
-    for use in uses_of(model, assign):
+    for use in reads_of_path(model, assign.targets[0]):
         parent = model.parent(use)
         loads = (
             isinstance(parent, ast.Call)
@@ -281,7 +266,7 @@ def steps_after(model: FileModel, flow: Flow, assign: ast.Assign) -> bool:
     loops = set(model.place(assign).loops)
     uses = [
         u
-        for u in uses_of(model, assign)
+        for u in reads_of_path(model, assign.targets[0])
         if model.owner(u) is model.owner(assign) and model.position(u) > model.position(assign)
     ]
     last = max((model.position(u) for u in uses), default=None)
