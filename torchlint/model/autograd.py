@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torchlint.model.values import Kind
@@ -27,3 +28,15 @@ def maker_of(model: FileModel, call: ast.Call) -> ast.Call | None:
     if isinstance(site, ast.Call) and not site.args and not site.keywords and model.parent(site) is not None:
         return site
     return None
+
+
+def apply_calls(model: FileModel, cls: ClassInfo) -> Iterator[ast.Call]:
+    """The file's calls of `Function.apply`, also through a name: `square = Square.apply`."""
+    for node in model.attributes_named("apply"):
+        if model.class_named(node.value) is not cls:
+            continue
+        match model.parent(node):
+            case ast.Call(func=func) as call if func is node:
+                yield call
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield from (c for c in model.calls_named(name) if model.name_of(c.func) == model.name_of(node))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from torchlint import knowledge
 from torchlint.findings import Confidence
 from torchlint.model.bases import bases_of
-from torchlint.model.functions import FunctionInfo, duck_kind
+from torchlint.model.duck import duck_kind
+from torchlint.model.functions import FunctionInfo
 from torchlint.model.values import UNKNOWN, Kind, Value, join_all
 
 if TYPE_CHECKING:

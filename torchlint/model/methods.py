@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchlint import knowledge
 from torchlint.findings import Confidence
 from torchlint.model import calls, modules, tensor_calls, tensors
-from torchlint.model.functions import makes_module
+from torchlint.model.duck import makes_module
 from torchlint.model.values import CONTAINERS, NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_optional
 
 if TYPE_CHECKING:
