@@ -21,6 +21,8 @@ from runtime_check.probes.training import Training
 
 #: Rules about a step that finds no gradient, or other gradients than were meant for it.
 STEPS = {"TL502", "TL505", "TL507", "TL508", "TL511"}
+#: Rules about statements that bind names or change copies: only the parameters that were in sight before count.
+PARAMETERS = {"TL425"}
 
 
 @dataclass
@@ -34,9 +36,16 @@ class Effect:
     example: str = ""
 
 
-def snapshot(frame: FrameType) -> dict[str, object]:
-    """Values, gradients and flags of what is in sight of a statement."""
+def parameters(frame: FrameType) -> list[torch.nn.Parameter]:
+    """The Parameters in sight of a statement."""
+    return [tensor for tensor in graphs.held([*frame.f_locals.values()]) if isinstance(tensor, torch.nn.Parameter)]
+
+
+def snapshot(frame: FrameType, only: list[torch.nn.Parameter] | None = None) -> dict[str, object]:
+    """Values, gradients and flags of what is in sight of a statement, or the values of some parameters."""
     found: dict[str, object] = {}
+    if only is not None:
+        return {f"parameter {number} {tuple(p.shape)}": p.detach().clone() for number, p in enumerate(only)}
     for name, value in sorted(frame.f_locals.items()):
         if not name.startswith("__"):
             found.update(values.flat(value, name))
@@ -52,14 +61,16 @@ def measure(bench: Bench, program: Program, way: Way) -> Effect:
     """Runs a program and compares around each execution."""
     effect = Effect(Run(way.label))
     before: dict[tuple[FrameType, int], dict[str, object]] = {}
+    watched: dict[tuple[FrameType, int], list[torch.nn.Parameter] | None] = {}
     saved: list[int] = []
 
     def begin(frame: FrameType, index: int) -> None:
-        before[frame, index] = snapshot(frame)
+        watched[frame, index] = parameters(frame) if bench.case.code in PARAMETERS else None
+        before[frame, index] = snapshot(frame, watched[frame, index])
         saved.clear()
 
     def end(frame: FrameType, index: int) -> None:
-        old, new = before.pop((frame, index), {}), snapshot(frame)
+        old, new = before.pop((frame, index), {}), snapshot(frame, watched.pop((frame, index), None))
         found = [gap.path for gap in values.gaps(old, new, exact=True)]
         found += sorted(set(old) ^ set(new)) or [f"{count} tensors in a file" for count in saved if count]
         effect.executions += 1
