@@ -5,8 +5,9 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from torchlint.findings import Confidence
 from torchlint.model.events import Event, Flow
-from torchlint.model.values import Kind, Value
+from torchlint.model.values import UNKNOWN, Kind, Value
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
@@ -19,6 +20,16 @@ def bodies(model: FileModel) -> Iterator[tuple[ast.AST, Flow]]:
     yield model.tree, model.flow()
     for function in model.functions:
         yield function.node, model.flow(function.node)
+
+
+def functions_first(model: FileModel) -> Iterator[tuple[ast.AST, Flow]]:
+    """As `bodies`, the file's own code last: what a function shows by itself comes before what its callers show."""
+    yield from sorted(bodies(model), key=lambda body: (body[0] is model.tree, max_depth(body[1])))
+
+
+def max_depth(flow: Flow) -> int:
+    """How deep in helpers the events of a flow happen."""
+    return max((event.depth for event in flow.events), default=0)
 
 
 def place_of(model: FileModel, event: Event) -> ast.AST:
@@ -83,6 +94,56 @@ def _hands_over(arg: Value, optimizer: Value) -> bool:
     return arg.kind is Kind.PARAMETERS
 
 
+def fills(event: Event) -> bool:
+    """Whether an event may put something into gradients: a backward, or code that writes `.grad` itself."""
+    if event.what in ("backward", "autograd_grad"):
+        return True
+    if event.what == "set_grad":
+        return event.target.is_tensor
+    if event.what in ("inplace", "data_write"):
+        return event.target.role == "grad"
+    word = event.name.rpartition(".")[2] or _called(event.inner) if event.what == "unknown_call" else ""
+    return "backward" in word or "grads" in word or "gradients" in word
+
+
+def clipped(clip: Event) -> Value:
+    """What a clip is given: parameters, or the module that owns them."""
+    return clip.args[0] if clip.args else clip.target
+
+
+def belongs(flow: Flow, clip: Event, step: Event) -> Confidence | None:
+    """How sure it is that a clip acts on the gradients that an optimizer steps on; None if it may be others."""
+    params = clipped(clip)
+    module = params.bound if params.kind is Kind.PARAMETERS else params if params.kind is Kind.MODULE else None
+    taken = step.target.elements[0] if step.target.elements else UNKNOWN
+    if same(params, taken):
+        return step.target.sure
+    if module is not None:
+        while "wrapper" in module.facts and module.bound is not None:
+            module = module.bound
+        owned = owns(step.target, module)
+        if owned:
+            return min(step.target.sure, module.sure)
+        if owned is False:
+            return None
+    only = all(same(other.target, step.target) for other in flow.of("step")) and not flow.of("unknown_step")
+    return min(step.target.sure, Confidence.LIKELY) if only else None
+
+
+def meeting(model: FileModel, one: Event, other: Event) -> tuple[ast.AST, ast.AST] | None:
+    """Nodes for two events in one function of this file: where they really happen, or the calls that lead there."""
+    for left in (place_of(model, one), one.node):
+        for right in (place_of(model, other), other.node):
+            if model.has(left) and model.has(right) and model.owner(left) is model.owner(right) and left is not right:
+                return left, right
+    return None
+
+
+def inside(event: Event, loops: tuple[ast.AST, ...]) -> bool:
+    """Whether an event happens in the innermost of the given loops, perhaps deeper."""
+    return event.loops[: len(loops)] == loops
+
+
 def periodic_guards(model: FileModel, event: Event) -> list[ast.AST]:
     """The `if` statements around an event that hold only every n-th time (a modulo in the test)."""
     return [node for node, _ in event.guards if isinstance(node, ast.If) and is_periodic(model, node.test)]
@@ -125,3 +186,22 @@ def is_stepped(event: Event) -> bool:
         return False
     cls = event.target.cls
     return not event.args and (cls is None or cls.method("step") is None) and "LBFGS" not in event.target.name
+
+
+def measures(model: FileModel, clip: Event) -> bool:
+    """Whether a clip has no limit, so that it only tells the norm."""
+    match place_of(model, clip):
+        case ast.Call(args=args, keywords=keywords):
+            limits = [k.value for k in keywords if k.arg in ("max_norm", "clip_value", "clip_val")] or args[1:2]
+            return any(_is_huge(model, limit) for limit in limits)
+    return False
+
+
+def _is_huge(model: FileModel, limit: ast.expr) -> bool:
+    match limit:
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str())]):
+            return True
+    const = model.value(limit).const
+    if isinstance(const, (int, float)):
+        return const >= 1e6
+    return model.name_of(limit) in ("math.inf", "numpy.inf", "torch.inf")

@@ -8,12 +8,12 @@ Clear the gradients before `backward()` or after `step()`.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from torchlint.claims import NoEffect
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
+from torchlint.fixes.reorder import reorder
 from torchlint.model import Event, FileModel, Flow, Kind, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -134,7 +134,7 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Clears after the backward that a step is meant for."""
     seen = set()
-    for _, flow in training.bodies(model):
+    for _, flow in training.functions_first(model):
         for step in flow.of("step"):
             clear = cleared(flow, step) if training.is_stepped(step) else None
             place = training.place_of(model, clear[1]) if clear is not None else None
@@ -174,11 +174,8 @@ def covers(step: Event, clear: Event) -> bool:
 
 
 def clear_earlier(model: FileModel, backward: Event, clear: Event) -> Repair | None:
-    """Move the clear before the backward, if both are statements of one block."""
-    at, call = training.place_of(model, backward), training.place_of(model, clear)
-    if model.place(at) != model.place(call):
+    """Move the clear before the backward."""
+    places = training.meeting(model, clear, backward)
+    if places is None or places[0] is not training.place_of(model, clear):
         return None
-    first, second = model.statement(at), model.statement(call)
-    if not isinstance(second, ast.Expr):
-        return None
-    return edits.repair("Clear before backward", edits.move_statement(model, second, before=first))
+    return edits.repair("Clear before backward", reorder(model, places[0], before=places[1]))
