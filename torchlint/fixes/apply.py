@@ -16,6 +16,7 @@ from torchlint.fixes.guard import Moved, broken, judge, lost_comments
 from torchlint.fixes.imports import import_edits
 from torchlint.fixes.layout import layout
 from torchlint.fixes.patch import diff
+from torchlint.fixes.wrap import wrapped
 
 __all__ = ["Dropped", "FixResult", "diff", "fix_source"]
 
@@ -166,15 +167,16 @@ class _Session:
     # -- making ----------------------------------------------------------------------------------
 
     def _edits(self, batch: Iterable[_Group]) -> tuple[Edit, ...]:
-        """All edits of some fixes, with the imports they need, each once."""
+        """All edits of some fixes, with the imports they need, each once. ValueError if they overlap."""
         edits = [edit for group in batch for edit in group.edits]
         imports = [text for group in batch for text in group.imports]
-        return (*import_edits(self.source, imports), *edits)
+        made = (*import_edits(self.source, imports), *edits)
+        return wrapped(layout(self.source), made, self.source.path)
 
     def _try(self, batch: list[_Group], seen: set[str]) -> str:
         """Make some fixes; if a guard trips, nothing is changed and the reason is returned."""
-        edits = self._edits(batch)
         try:
+            edits = self._edits(batch)
             text = layout(self.source).apply(edits)
         except ValueError:
             return "its edits overlap the imports that it needs"

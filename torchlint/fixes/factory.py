@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torchlint.findings import Safety
 from torchlint.fixes.arguments import add_keyword_argument
-from torchlint.fixes.expressions import drop_method_call, source_of
+from torchlint.fixes.expressions import Edits, drop_method_call, source_of
 from torchlint.fixes.imports import spell
 from torchlint.fixes.layout import layout
 from torchlint.rule import Repair
@@ -30,24 +31,39 @@ def factory_device(model: FileModel, call: ast.Call) -> Repair | None:
     anything but constants), and if what `.to` is given is neither surely a device nor a dtype.
     """
     match call.func:
-        case ast.Attribute(value=ast.Call() as made, attr=method):
+        case ast.Attribute(value=ast.Call() as made):
             name = model.name_of(made.func).removeprefix("torch.")
         case _:
             return None
     if name not in FIXED | RANDOM:
         return None
-    wanted, imports = _arguments(model, call, method)
     given = {keyword.arg for keyword in made.keywords}
-    if not wanted or None in given or given & wanted.keys():
-        return None
-    if "dtype" in wanted and name not in CONSTANT:
+    wanted: dict[str, str] = {}
+    imports: tuple[str, ...] = ()
+    dropped: Edits = ()
+    for one in _conversions(model, call):
+        more, needs = _arguments(model, one, one.func.attr)  # type: ignore[attr-defined]
+        if not more or more.keys() & (wanted.keys() | given) or ("dtype" in more and name not in CONSTANT):
+            break
+        wanted.update(more)
+        imports += needs
+        dropped += drop_method_call(model, one)
+    if None in given or not dropped:
         return None
     added = add_keyword_argument(model, made, ", ".join(f"{key}={text}" for key, text in wanted.items()))
-    dropped = drop_method_call(model, call)
-    if not added or not dropped:
+    if not added:
         return None
     safety = Safety.UNSAFE if name in RANDOM else Safety.SAFE
     return Repair(f"Pass {' and '.join(wanted)} to the factory", (*added, *dropped), imports, safety)
+
+
+def _conversions(model: FileModel, call: ast.Call) -> Iterator[ast.Call]:
+    """A method call, and those that follow it in a chain: `.to(device)`, `.float()`."""
+    node: ast.AST | None = call
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        yield node
+        outer = model.parent(node)
+        node = model.parent(outer) if isinstance(outer, ast.Attribute) else None
 
 
 def _arguments(model: FileModel, call: ast.Call, method: str) -> tuple[dict[str, str], tuple[str, ...]]:

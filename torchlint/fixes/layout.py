@@ -171,17 +171,34 @@ class Layout:
     @cached_property
     def tokens(self) -> tuple[Token, ...]:
         """All tokens that are not layout, comments included; () if the tokenizer gives up."""
+        return self._read[0]
+
+    @cached_property
+    def logical_lines(self) -> tuple[tuple[int, int], ...]:
+        """Start and end offset of each simple statement's line(s), or header of a compound one, with comments."""
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[tuple[Token, ...], tuple[tuple[int, int], ...]]:
+        """Tokens and logical lines, from one reading."""
         lines = iter([line.rstrip("\r\n") + "\n" for line in self.lines])
-        found = []
+        found: list[Token] = []
+        logical: list[tuple[int, int]] = []
+        first: int | None = None
         try:
             for token in tokenize.generate_tokens(lambda: next(lines, "")):
                 if token.type not in _SKIPPED:
                     (line, column), (end_line, end_column) = token.start, token.end
                     start, end = self.starts[line - 1] + column, self.starts[end_line - 1] + end_column
                     found.append(Token(token.type, token.string, start, end))
+                    if first is None and token.type != tokenize.COMMENT:
+                        first = start
+                elif token.type == tokenize.NEWLINE and first is not None:
+                    logical.append((first, found[-1].end))
+                    first = None
         except (tokenize.TokenError, SyntaxError):
-            return ()
-        return tuple(found)
+            return (), ()
+        return tuple(found), tuple(logical)
 
     @cached_property
     def _token_starts(self) -> list[int]:

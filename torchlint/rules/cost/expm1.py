@@ -33,7 +33,7 @@ EXAMPLES = [
         import torch
 
         x = torch.full((3,), 1e-9)
-        ratio = (torch.expm1(x)) / x
+        ratio = torch.expm1(x) / x
         """,
     ),
     Example(
@@ -47,7 +47,7 @@ EXAMPLES = [
         import torch
 
         log_var = torch.full((3,), 1e-9)
-        kl = 1e9 * (log_var.expm1())
+        kl = 1e9 * log_var.expm1()
         """,
     ),
 ]

@@ -1,0 +1,148 @@
+"""Lines that a fix made too long are broken the way their file breaks lines."""
+from __future__ import annotations
+
+import ast
+from textwrap import dedent
+
+import pytest
+
+from torchlint.files import Source
+from torchlint.fixes.layout import Layout
+from torchlint.fixes.style import Brackets, brackets, line_length
+from torchlint.fixes.wrap import wrapped
+
+LONG = "first_argument_of_a_call_that_is_long, second_argument_that_is_long_too"
+BLACK = "".join(f"\nx{i} = call(\n    {LONG}\n)\ny{i} = call(\n    {LONG},\n    z,\n)\n" for i in range(3))
+HANGING = "".join(f"\nx{i} = call(\n        {LONG}, z)\n" for i in range(4))
+ALIGNED = "".join(f"\nx{i} = call({LONG},\n          z)\n" for i in range(4))
+STYLES = {"black": BLACK, "hanging": HANGING, "aligned": ALIGNED}
+
+
+def fixed(text: str, old: str, new: str, *, style: str = "", path: str = "") -> str:
+    """The text with one edit, in a file whose other lines are in a style."""
+    text = dedent(text).lstrip("\n")
+    rest = STYLES.get(style, "")
+    place = Layout(Source("t.py", text + rest))
+    start = text.index(old)
+    result = place.apply(wrapped(place, [place.edit(start, start + len(old), new)], path))
+    assert result.endswith(rest)
+    made = result[: len(result) - len(rest)]
+    assert ast.dump(ast.parse(made)) == ast.dump(ast.parse(text.replace(old, new, 1)))
+    return made
+
+
+ONE_LINE = "def f(mask):\n" \
+    "    prefix = torch.ones(batch_size, number_of_virtual_tokens).to(attention_mask.device)  # why\n"
+EXPECTED = {
+    "black": """
+        def f(mask):
+            prefix = torch.ones(
+                batch_size, number_of_virtual_tokens, device=attention_mask.device
+            )  # why
+        """,
+    "hanging": """
+        def f(mask):
+            prefix = torch.ones(
+                    batch_size, number_of_virtual_tokens, device=attention_mask.device)  # why
+        """,
+    "aligned": """
+        def f(mask):
+            prefix = torch.ones(batch_size, number_of_virtual_tokens,
+                                device=attention_mask.device)  # why
+        """,
+}
+
+
+@pytest.mark.parametrize("style", sorted(STYLES))
+def test_one_line(style):
+    made = fixed(ONE_LINE, ").to(attention_mask.device)", ", device=attention_mask.device)", style=style)
+    assert made == dedent(EXPECTED[style]).lstrip("\n")
+
+
+def test_items_get_lines_of_their_own():
+    text = f"foo(\n    {LONG}, c.data\n)\n"
+    made = fixed(text, ".data", ".detach().clone()", style="black")
+    first, second = LONG.split(", ")
+    assert made == f"foo(\n    {first},\n    {second},\n    c.detach().clone(),\n)\n"
+
+
+def test_aligned_items_move_to_the_next_line():
+    text = f"foo({LONG},\n    a, {'b' * 50}, cccccc.data, dddd)\n"
+    made = fixed(text, ".data", ".detach().clone()", style="aligned")
+    assert made.splitlines()[1:] == [f"    a, {'b' * 50}, cccccc.detach().clone(),", "    dddd)"]
+
+
+def test_no_comma_behind_a_generator_or_an_only_item():
+    text = "if True:\n    x = sum(aaaaaaaaaaaaaaaaaaaa.data for aaaaaaaaaaaaaaaaaaaa in bbbbbbbbbbbbbbbbbbbbbbbbbb)\n"
+    made = fixed(text, ".data", ".detach()", style="black")
+    assert made.splitlines()[1:] == [
+        "    x = sum(", "        aaaaaaaaaaaaaaaaaaaa.detach() for aaaaaaaaaaaaaaaaaaaa in bbbbbbbbbbbbbbbbbbbbbbbbbb",
+        "    )"]
+
+
+UNTOUCHED = [
+    "value_of_something_long[0].with_names.that_are_long = another_one.that_is_long.too.data.clone()\n",
+    "x = 'a string that is long and cannot be broken, whatever one does to it, ' + y.data.clone()\n",
+    "xyz = call_of_it(y.data)  # a comment that is long is nobody's reason to break the line before it\n",
+]
+
+
+@pytest.mark.parametrize("text", UNTOUCHED)
+def test_what_cannot_be_broken_stays(text):
+    assert fixed(text, ".data", ".detach()", style="black") == text.replace(".data", ".detach()")
+
+
+def test_lines_that_were_too_long_already_stay():
+    text = f"x.data, call({LONG}, {LONG})\n"
+    made = fixed(text + "y.data\n", "y.data", "y.detach()", style="black")
+    assert made == text + "y.detach()\n"
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_line_ends_of_the_file(newline):
+    place = Layout(Source("t.py", (ONE_LINE + BLACK).replace("\n", newline)))
+    start = place.text.index(").to(")
+    edit = place.edit(start, start + len(").to(attention_mask.device)"), ", device=attention_mask.device)")
+    made = place.apply(wrapped(place, [edit]))
+    assert made.count("\n") == made.count(newline) and "ones(" + newline in made
+
+
+def test_edits_elsewhere_are_kept_as_they_are():
+    place = Layout(Source("t.py", ONE_LINE + "y = 1\n" + BLACK))
+    start = place.text.index(").to(")
+    long = place.edit(start, start + len(").to(attention_mask.device)"), ", device=attention_mask.device)")
+    at = place.text.index("y = 1")
+    short, first = place.edit(at, at + 1, "zz"), place.edit(0, 0, "import torch\n")
+    edits = wrapped(place, [first, long, short])
+    assert short in edits and first in edits and len(edits) == 3
+    made = place.apply(edits)
+    assert made.startswith("import torch\ndef f(mask):\n    prefix = torch.ones(\n") and "\nzz = 1\n" in made
+
+
+def test_styles_are_told_apart():
+    found = {name: brackets(Layout(Source("t.py", text))) for name, text in STYLES.items()}
+    assert found == {
+        "black": Brackets(),
+        "hanging": Brackets(step=" " * 8, own_line=False, comma=False),
+        "aligned": Brackets(hanging=False, own_line=False, comma=False),
+    }
+
+
+def test_line_length_is_what_the_project_says_if_the_file_keeps_to_it(tmp_path):
+    place = Layout(Source("t.py", BLACK))
+    assert line_length(place) == 79
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "pyproject.toml").write_text("[tool.black]\nline-length = 110\n")
+    assert line_length(place, str(tmp_path / "src" / "t.py")) == 110
+    wide = Layout(Source("t.py", BLACK + "".join(f"name_{i} = {'1' * 105}\n" for i in range(10))))
+    assert line_length(wide, str(tmp_path / "t.py")) == 120
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("setup.cfg", "[flake8]\nmax-line-length = 93\n"), ("ruff.toml", "line-length = 93\n"),
+    ("pyproject.toml", "[tool.ruff]\nline-length = 93\n"), (".flake8", "[flake8]\nmax_line_length: 93\n"),
+])
+def test_where_a_project_says_its_line_length(tmp_path, name, text):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / name).write_text(text)
+    assert line_length(Layout(Source("t.py", "x = 1\n")), str(tmp_path / "t.py")) == 93
