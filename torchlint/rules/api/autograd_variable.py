@@ -141,5 +141,7 @@ def is_fresh(model: FileModel, data: ast.expr) -> bool:
     """Whether an expression makes a tensor that nothing else refers to."""
     if not isinstance(data, ast.Call):
         return False
+    if isinstance(data.func, ast.Attribute) and data.func.attr == "clone":
+        return not model.value(data).attached
     made = knowledge.function(model.name_of(data.func))
     return made is not None and made.factory

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from torchlint.claims import WrongGradient
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
-from torchlint.model import Event, FileModel, Value, graphs
-from torchlint.rule import Example, Hit, Meta
+from torchlint.model import Event, FileModel, Flow, Value, graphs
+from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL217", "gan-fake-not-detached", Severity.WARNING, stable=False, fix=Safety.UNSAFE,
             triggers=("backward",))
@@ -105,8 +105,19 @@ def check(model: FileModel) -> Iterator[Hit]:
                 if arg is not None and graphs.grows_from(backward.target, call.node):
                     yield Hit(
                         call.node, "this step's backward runs through the generator too; pass `fake.detach()`",
-                        edits.repair("Detach the fake", edits.append_method_call(model, arg, ".detach()")),
+                        detached(model, arg) if sole(flow, backward, call) else None,
                         confidence=Confidence.LIKELY)
+
+
+def sole(flow: Flow, backward: Event, call: Event) -> bool:
+    """Whether no other backward or autograd.grad goes through a call, which would then miss its graph."""
+    others = [*flow.of("backward"), *flow.of("autograd_grad")]
+    return not any(graphs.grows_from(other.target, call.node) for other in others if other is not backward)
+
+
+def detached(model: FileModel, arg: ast.expr) -> Repair | None:
+    """The fake without its graph."""
+    return edits.repair("Detach the fake", edits.append_method_call(model, arg, ".detach()"))
 
 
 def owner(optimizer: Value) -> object:

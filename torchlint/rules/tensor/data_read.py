@@ -87,9 +87,19 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         base = model.value(node.value)
         if base.attached and base.role != "grad" and reads(model, node):
-            text = f"{source_of(model, node.value)}.detach()"
+            text = source_of(model, node.value) + ("" if needs_no_detach(model, node) else ".detach()")
             yield Hit(node, "`.data` hides later changes from autograd; read values with `.detach()`",
                       edits.repair("Use .detach()", edits.replace(model, node, text)), confidence=base.sure)
+
+
+def needs_no_detach(model: FileModel, node: ast.expr) -> bool:
+    """Whether `.item()`, `.detach()` or `.clone().detach()` stands behind an expression."""
+    match parent := model.parent(node):
+        case ast.Attribute(attr="clone") if isinstance(call := model.parent(parent), ast.Call):
+            return isinstance(outer := model.parent(call), ast.Attribute) and outer.attr == "detach"
+        case ast.Attribute(attr="detach" | "item"):
+            return True
+    return False
 
 
 def reads(model: FileModel, node: ast.expr) -> bool:
