@@ -365,7 +365,8 @@ def by_name(run: Run, node: ast.Call, base: Value, name: str, args: list[Value],
     path = path_of(node.func.value)
     if name == "backward" or name == "manual_backward":
         return unknown_backward(run, node, base, path, args, keywords)
-    if base.kind in (Kind.UNKNOWN, Kind.INSTANCE, Kind.NAMESPACE) and name in UNKNOWN_EVENTS:
+    lightning = base.kind is Kind.MODULE and name == "clip_gradients"
+    if (lightning or base.kind in (Kind.UNKNOWN, Kind.INSTANCE, Kind.NAMESPACE)) and name in UNKNOWN_EVENTS:
         run.event(UNKNOWN_EVENTS[name], node, base, args=tuple(args), path=path, name=name)
         return None if name not in ("zero_grad", "eval", "train") else base if name != "zero_grad" else NONE
     if base.kind is Kind.UNKNOWN and name in ("append", "extend", "add", "appendleft", "push", "update") and args:

@@ -54,7 +54,10 @@ def owns(optimizer: Value, module: Value) -> bool | None:
         return None
     if params.bound.ident is None or module.ident is None:
         return None
-    return params.bound.ident == module.ident
+    if params.bound.ident == module.ident:
+        return True
+    # What one expression made may have been handed on under two names: as a parameter, or through `prepare`.
+    return None if module.site is not None and params.bound.site is module.site else False
 
 
 def clears(event: Event, optimizer: Value) -> bool:
@@ -103,7 +106,7 @@ def fills(event: Event) -> bool:
     if event.what in ("inplace", "data_write"):
         return event.target.role == "grad"
     word = event.name.rpartition(".")[2] or _called(event.inner) if event.what == "unknown_call" else ""
-    return "backward" in word or "grads" in word or "gradients" in word
+    return "clip" not in word and any(part in word for part in ("backward", "grads", "gradients"))
 
 
 def clipped(clip: Event) -> Value:
@@ -116,7 +119,7 @@ def belongs(flow: Flow, clip: Event, step: Event) -> Confidence | None:
     params = clipped(clip)
     module = params.bound if params.kind is Kind.PARAMETERS else params if params.kind is Kind.MODULE else None
     taken = step.target.elements[0] if step.target.elements else UNKNOWN
-    if same(params, taken):
+    if same(params, taken) or (params.kind is Kind.OPTIMIZER and same(params, step.target)):
         return step.target.sure
     if module is not None:
         while "wrapper" in module.facts and module.bound is not None:
