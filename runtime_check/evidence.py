@@ -39,7 +39,7 @@ class Evidence:
     @property
     def text(self) -> str:
         """One line for a report."""
-        return f"{self.label}: {self.value} · {self.against}: {self.compared}"
+        return f"{self.label}: {self.value} ({self.against}: {self.compared})"
 
 
 @dataclass(frozen=True)

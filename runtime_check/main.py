@@ -66,6 +66,48 @@ def confirm_command(request: Request, *, lint_progress: Progress | None = None) 
     return status(found, request.fail_on)
 
 
+def script_command(request: Request, words: str) -> int:
+    """Writes a script that repeats the evidence of one finding; returns the exit status: 0, or 2 if it cannot."""
+    from runtime_check.pool import Pool, PoolError
+    from runtime_check.script import ScriptError, parted, write
+
+    try:
+        path, line, code = parted(words)
+        choices = request.choices
+        if code:
+            choices = replace(choices, select=(code,), preview=True)
+        request = replace(request, paths=request.paths or (path,), choices=choices)
+        require_fork()
+        finding, case = chosen(request, path, line)
+        with Pool(1, request.device) as pool:
+            device = pool.environment.device if pool.environment is not None else "cpu"
+            text, outcome = write(finding, replace(case, device=device), pool)
+    except (ScriptError, ConfirmError, PoolError) as error:
+        return fail(str(error))
+    put(text, request.output_file)
+    if not request.quiet:
+        say("note", f"the script repeats: {outcome.verdict.value}, {outcome.why}")
+    return 0
+
+
+def chosen(request: Request, path: str, line: int) -> tuple[Finding, Case]:
+    """The one finding on a line of a file, and its case. ConfirmError if there is none, or more than one."""
+    report = lint_paths(request.paths, request.choices.options(request.paths))
+    wanted = os.path.realpath(path)
+    here = [one for one in report.findings if os.path.realpath(one.path) == wanted]
+    found = [one for one in here if one.span.line == line]
+    cases = plan(report, found, request)
+    if len(cases) == 1:
+        return found[cases[0].key], cases[0]
+    if cases:
+        codes = ", ".join(f"{path}:{line}:{case.code}" for case in cases)
+        raise ConfirmError(f"--script: more than one finding there; say which: {codes}")
+    if found:
+        raise ConfirmError(f"--script: {found[0].code} makes no claim that running the code could test")
+    lines = ", ".join(sorted({str(one.span.line) for one in here}, key=int)) or "none"
+    raise ConfirmError(f"--script: no finding on line {line} of {path} (lines with findings: {lines})")
+
+
 def render(found: Confirmation, request: Request) -> str:
     """The report in the format that is asked for."""
     if request.form == "json":

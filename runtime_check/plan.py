@@ -59,6 +59,7 @@ class Case:
     seconds: float = SECONDS
     memory: int = sandbox.MEMORY
     seed: int = 0
+    only: str = ""  # the description of the one way to run it; "" for any
 
 
 # -- positions ----------------------------------------------------------------------------------

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from runtime_check.evidence import Outcome, cannot_tell
 from runtime_check.plan import Case
-from runtime_check.probes.bench import Bench
-from runtime_check.sandbox import Guard
+
+if TYPE_CHECKING:
+    from runtime_check.probes.bench import Bench
+    from runtime_check.sandbox import Guard
 
 #: The module that tests a claim, by the claim's name; its function is called `probe`.
 MODULES = {
@@ -49,12 +52,21 @@ BY_RULE = {
 }
 
 
+def place(case: Case) -> tuple[str, str]:
+    """The module and the function that test the claim of a case. LookupError if none does."""
+    module, function = BY_RULE.get(case.code) or (MODULES[case.claim.name], "probe")
+    return f"{__name__}.{module}", function
+
+
 def examine(case: Case, guard: Guard) -> Outcome:
     """Tests the claim of a case in this process. What goes wrong in the check itself is raised."""
-    module, function = BY_RULE.get(case.code, (MODULES.get(case.claim.name, ""), "probe"))
-    if not module:
+    from runtime_check.probes.bench import Bench
+
+    try:
+        module, function = place(case)
+    except LookupError:
         return cannot_tell(f"there is no check for the claim {case.claim.name}")
-    probe: Callable[[Bench], Outcome] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    probe: Callable[[Bench], Outcome] = getattr(importlib.import_module(module), function)
     return probe(Bench(case, guard))
 
 

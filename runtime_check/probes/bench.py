@@ -156,6 +156,17 @@ class Bench:
         After those of the function itself come those of the class around it and the file as a script: much
         is called by others than the file, `__getitem__` by a loader, a hook by its module.
         """
+        for way in self.all_ways(program, line):
+            if program is not self.flagged or self.wanted(way):
+                yield way
+
+    def wanted(self, way: Way) -> bool:
+        """Whether the case asks for a way of running it, or for none in particular."""
+        only = self.case.only
+        return not only or way.label == only or only.startswith(f"{way.label}, ")
+
+    def all_ways(self, program: Program, line: int | None = None) -> Iterator[Way]:
+        """The ways, whichever the case asks for."""
         if program.whole:
             yield Way(WHOLE, program.execute)
         wanted = [line] if line is not None else [spot.first for spot in program.spots]

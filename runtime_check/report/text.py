@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime_check.evidence import Evidence, Verdict
+from runtime_check.evidence import Verdict
 from runtime_check.results import Confirmation, Result
 from torchlint.report.common import plural, visible
 
@@ -31,17 +31,12 @@ def block(result: Result, colour: bool) -> str:
         word = f"\x1b[1;{COLOURS[outcome.verdict]}m{word}\x1b[0m"
     place = f"{visible(finding.path)}:{finding.span.line}:{finding.span.column}"
     lines = [f"{place}: {finding.code} {finding.name}: {word}", f"    {visible(outcome.why)}"]
-    lines += [f"      {visible(row_text(row))}" for row in outcome.evidence]
+    lines += [f"      {visible(row.text)}" for row in outcome.evidence]
     if outcome.how:
         lines.append(f"    run: {visible(outcome.how)}, {outcome.seconds:.1f} s")
     if result.repeat:
         lines.append(f"    again: {visible(result.repeat)}")
     return "\n".join(lines) + "\n"
-
-
-def row_text(row: Evidence) -> str:
-    """A number and what it is compared with."""
-    return f"{row.label}: {row.value} ({row.against}: {row.compared})"
 
 
 def total(confirmation: Confirmation) -> str:
