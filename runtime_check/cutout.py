@@ -87,7 +87,8 @@ def always(node: ast.stmt) -> bool:
 
 def first_line(node: ast.stmt) -> int:
     """The first line of a statement, decorators included."""
-    return min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(item.lineno for item in decorators)])
 
 
 def assembled(text: str, nodes: list[ast.stmt]) -> Cut:

@@ -78,7 +78,7 @@ def repeat(data: dict[str, Any], text: str, corrected: str | None, expected: tup
     if outcome.verdict.value != verdict:
         print(f"    before: {verdict}", *rows, sep="\n      ")
     else:
-        print("    the same as before" if seen == rows else "    the verdict is the same as before, some numbers are not")
+        print("    the same as before" if seen == rows else "    the verdict is as before, some numbers are not")
     return int(outcome.verdict.value != verdict)
 
 

@@ -130,6 +130,9 @@ def judge_steps(bench: Bench, bad: Training, good: Training | None) -> Outcome:
     """The outcome for what optimizer steps find; without steps, for what the programs leave behind."""
     if not bad.steps and good is not None and not good.steps and bad.values and good.values:
         return judge_values(bench, bad, good)
+    if not bad.steps and good is not None and good.steps and bad.leaves:
+        row = Evidence("optimizer steps", "0", bench.against, str(len(good.steps)))
+        return Outcome(Verdict.CONFIRMED, f"no optimizer steps on the gradients of {len(bad.leaves)} leaves", (row,))
     if not bad.steps:
         return doubtful(bad.run, "no optimizer made a step")
     empty = sum(step.gradient == 0 for step in bad.steps)
