@@ -1,0 +1,272 @@
+"""An optimizer that steps where nothing computes gradients, or gradients that nothing steps on.
+
+`step()` skips every parameter whose `.grad` is None and says nothing about it. Without a `backward()` the loop
+runs, prints losses and learns nothing. The same is true of a loop that calls `backward()` and `zero_grad()` but
+never `step()`.
+
+Call `loss.backward()` before `optimizer.step()`, and `step()` after it. Gradients that are set by hand count as
+a backward; code that cannot be seen might do either, so the rule is silent where it is given the model.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchlint.claims import NoEffect
+from torchlint.findings import Severity
+from torchlint.model import Event, FileModel, Flow, Kind, Value, training
+from torchlint.rule import Example, Hit, Meta
+
+META = Meta("TL505", "step-without-backward", Severity.ERROR, triggers=("step", "backward"))
+CLAIM = NoEffect()
+
+EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        criterion = nn.MSELoss()
+        for x in torch.randn(3, 4, 3):
+            optimizer.zero_grad()
+            loss = criterion(model(x), torch.ones(4, 1))
+            optimizer.step()  #!
+            print(loss.item())
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        criterion = nn.MSELoss()
+        for x in torch.randn(3, 4, 3):
+            optimizer.zero_grad()
+            loss = criterion(model(x), torch.ones(4, 1))
+            loss.backward()
+            optimizer.step()
+            print(loss.item())
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        import torch.nn.functional as F
+
+
+        def step(model, optimizer, x):
+            loss = F.mse_loss(model(x), torch.ones(4, 1))
+            optimizer.zero_grad()
+            optimizer.step()  #!
+            return loss.detach()
+
+
+        def main():
+            model = torch.nn.Linear(3, 1)
+            optimizer = torch.optim.Adam(model.parameters())
+            for x in torch.randn(3, 4, 3):
+                step(model, optimizer, x)
+
+
+        if __name__ == "__main__":
+            main()
+        """,
+        good="""
+        import torch
+        import torch.nn.functional as F
+
+
+        def step(model, optimizer, x):
+            loss = F.mse_loss(model(x), torch.ones(4, 1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+
+        def main():
+            model = torch.nn.Linear(3, 1)
+            optimizer = torch.optim.Adam(model.parameters())
+            for x in torch.randn(3, 4, 3):
+                step(model, optimizer, x)
+
+
+        if __name__ == "__main__":
+            main()
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        def train(model, batches):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for batch in batches:
+                loss = model(batch).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()  #!
+
+
+        train(nn.Linear(3, 1), torch.ones(3, 2, 3))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        def train(model, batches):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for batch in batches:
+                loss = model(batch).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+
+        train(nn.Linear(3, 1), torch.ones(3, 2, 3))
+        """,
+    ),
+]
+
+CLEAN = [
+    """
+    import torch
+
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    rates = []
+    for _ in range(3):
+        optimizer.step()
+        scheduler.step()
+        rates.append(scheduler.get_last_lr())
+    for x in torch.ones(3, 2, 3):
+        model(x)
+        for p in model.parameters():
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+    """,
+    """
+    import torch
+    import losses
+
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in torch.ones(3, 2, 3):
+        optimizer.zero_grad()
+        losses.compute(model, x)
+        optimizer.step()
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in torch.ones(3, 2, 3):
+        other.zero_grad()
+        model(x).sum().backward()
+        losses.finish(other)
+    """,
+    """
+    import torch
+
+
+    class Trainer:
+        def __init__(self, net):
+            self.net = net
+            self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def update(self, x):
+            loss = self.net(x).sum()
+            self.optimizer.step()
+            return loss
+
+        def accumulate(self, x):
+            self.optimizer.zero_grad()
+            self.net(x).sum().backward()
+
+
+    def saliency(net, x):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        return x.grad, optimizer
+    """,
+    """
+    import torch
+
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(model.parameters())
+
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3)).pow(2).sum()
+        loss.backward()
+        return loss
+
+
+    for _ in range(3):
+        model(torch.ones(2, 3))
+        optimizer.step(closure)
+    """,
+]
+
+
+def check(model: FileModel) -> Iterator[Hit]:
+    """Steps without any backward in the whole of what makes the optimizer, and the reverse."""
+    seen = set()
+    for owner, flow in training.functions_first(model):
+        for made in flow.of("make_optimizer"):
+            if made.depth or not whole(flow, made):
+                continue
+            for event, message in lonely(flow, made):
+                place = training.place_of(model, event)
+                if place not in seen and keeps_to_itself(model, flow, made, owner):
+                    seen.add(place)
+                    yield Hit(place, message, confidence=min(event.target.sure, made.target.sure))
+
+
+def lonely(flow: Flow, made: Event) -> Iterator[tuple[Event, str]]:
+    """Steps of an optimizer without backwards, or backwards in a loop that clears but never steps."""
+    steps = [e for e in flow.of("step") if training.same(e.target, made.target)]
+    if not any(training.fills(event) for event in flow.events):
+        for step in steps:
+            if training.is_stepped(step) and any(e.what == "call" and e.grad and e.loops[:1] == step.loops[:1]
+                                                 for e in flow.events if step.loops or not e.loops):
+                yield step, "no gradient is ever computed for this step; call `backward()` on the loss before it"
+    elif not steps:
+        clears = [e for e in flow.of("zero_grad") if training.same(e.target, made.target) and e.loops]
+        for event in flow.of("backward"):
+            if event.loops and any(clear.loops[-1] is event.loops[-1] for clear in clears):
+                yield event, "nothing steps on these gradients; call `optimizer.step()` after `backward()`"
+                return
+
+
+def whole(flow: Flow, made: Event) -> bool:
+    """Whether everything that may compute gradients or step can be seen from where the optimizer is made."""
+    return not any(
+        event.what == "unknown_step" or (event.what in ("unknown_call", "construct", "train", "eval", "apply")
+                                         and any(matters(arg) for arg in event.args))
+        for event in flow.events
+    )
+
+
+def matters(arg: Value, depth: int = 0) -> bool:
+    """Whether unseen code that is given this may run a backward or a step."""
+    if arg.kind in (Kind.MODULE, Kind.OPTIMIZER, Kind.PARAMETERS, Kind.INSTANCE, Kind.FUNCTION, Kind.SCALER):
+        return True
+    return depth < 2 and any(matters(part, depth + 1) for part in arg.parts())
+
+
+def keeps_to_itself(model: FileModel, flow: Flow, made: Event, owner: ast.AST) -> bool:
+    """Whether the optimizer is a local that is neither returned nor stored, and no result of a call is dropped."""
+    held = [value for _, value in flow.return_values] + [e.value for e in flow.of("store", "store_attr", "setattr")]
+    if any(training.same(part, made.target) for value in held for part in (value, *value.parts())):
+        return False
+    for event in flow.of("unknown_call"):
+        node = event.inner if event.inner is not None else event.node
+        given = any(not arg.known or arg.attached for arg in event.args)
+        if given and model.has(node) and isinstance(model.parent(node), (ast.Expr, ast.Await)):
+            return False
+    return not any(isinstance(stmt, ast.Global) for stmt in ast.walk(owner))
