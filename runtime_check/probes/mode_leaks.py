@@ -1,7 +1,8 @@
 """ModeLeaks: grad, autocast, training or another mode is different after the call from before.
 
 Modes are noted when the function around the flagged statement is entered and each time it is left, be it
-by a `yield`; for a program, before and after the whole.
+by a `yield`; for a program, before and after the whole. For a rule about training they are compared from one
+optimizer step to the next.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import graphs
@@ -20,6 +23,7 @@ from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
 from runtime_check.trace import owner_of
 
 FLAG = "training flag"
+STEPS = {"TL515"}  # about the mode in which a model is trained, wherever it was set
 GRADIENT = {"TL211", "TL212"}  # about modes of autograd: a model that stays in eval mode is not their business
 
 
@@ -109,9 +113,38 @@ def watched(program: Program, found: Modes) -> Iterator[None]:
         compare(found, before, modes([]))
 
 
+@contextmanager
+def trained(found: Modes) -> Iterator[None]:
+    """Compares the training flags of modules from one optimizer step to the next, while it lasts."""
+    now: dict[torch.nn.Module, bool] = {}
+    before: dict[torch.nn.Module, bool] = {}
+
+    def called(module: torch.nn.Module, args: object) -> None:
+        if torch.is_grad_enabled():
+            now[module] = module.training
+
+    def stepped(optimizer: object, args: object, kwargs: object) -> None:
+        found.calls += 1
+        for module, flag in now.items():
+            if before.get(module) and not flag:
+                found.leaks.setdefault(f"{FLAG} of {type(module).__name__} in a training step", ("True", "False"))
+        before.update(now)
+        now.clear()
+
+    handles = [register_module_forward_pre_hook(called), register_optimizer_step_pre_hook(stepped)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def measure(bench: Bench, program: Program, way: Way) -> Modes:
     """Runs a program and compares modes."""
     found = Modes(Run(way.label))
+    if bench.case.code in STEPS:
+        found.run = bench.run(program, way, trained(found))
+        return found
     found.run = bench.run(program, way, watched(program, found))
     if bench.case.code in GRADIENT:
         found.leaks = {name: pair for name, pair in found.leaks.items() if not name.startswith(FLAG)}
