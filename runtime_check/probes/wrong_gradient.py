@@ -21,7 +21,7 @@ from runtime_check.probes.no_effect import judge_steps
 from runtime_check.trace import class_around
 
 #: Rules about tensors that autograd has saved and that change afterwards.
-SAVED = {"TL101", "TL305", "TL307"}
+SAVED = {"TL101", "TL305"}
 #: Rules about gradients that are right when they are computed and wrong when the optimizer steps.
 STEPS = {"TL504", "TL509", "TL510"}
 

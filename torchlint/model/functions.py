@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchlint import knowledge
 from torchlint.findings import Confidence
 from torchlint.model.autograd import apply_calls
-from torchlint.model.duck import duck_kind, makes_module
+from torchlint.model.duck import duck_kind, makes_module, tensor_names
 from torchlint.model.tree import FUNCTIONS, children
 from torchlint.model.values import UNKNOWN, Grad, Kind, Value, join_all
 
@@ -276,6 +276,8 @@ class FunctionInfo:
         if passed.known:
             return self._as_parameter(passed.but(sure=min(passed.sure, Confidence.LIKELY)), arg)
         used = self.used_as(arg.arg)
+        if used is Kind.UNKNOWN and self.is_applied and arg.arg in tensor_names(self.own_nodes):
+            used = Kind.TENSOR
         if used is not Kind.UNKNOWN:
             return Value(
                 used,
