@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MODULES = {
     "Aliased": "aliased",
     "Anomaly": "anomaly",
+    "BreaksContract": "contract",
     "CycleLeaks": "cycle_leaks",
     "Deadlocks": "deadlocks",
     "Equivalent": "equivalent",
@@ -42,13 +43,16 @@ MODULES = {
 
 #: Rules that need another measurement than others of the same claim: code -> module and function.
 BY_RULE = {
+    "TL313": ("gradcheck", "probe"),
     "TL416": ("modules", "probe_hooks"),
     "TL424": ("modules", "probe_buffers"),
     "TL426": ("modules", "probe_samples"),
     "TL524": ("datasets", "probe_workers"),
     "TL525": ("datasets", "probe_item"),
     "TL701": ("datasets", "probe_sampler"),
+    "TL703": ("ranks", "probe_gradients"),
     "TL704": ("parallel", "probe_no_sync"),
+    "TL706": ("ranks", "probe_samples"),
 }
 
 
