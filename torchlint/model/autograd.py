@@ -82,11 +82,14 @@ def is_inplace(entry: Callable_ | None) -> bool:
         entry.name.rpartition(".")[2] not in ("resize_", "set_", "resize_as_"))
 
 
-def parameter_behind(model: FileModel, expr: ast.expr, params: set[ast.arg]) -> ast.arg | None:
+def parameter_behind(model: FileModel, expr: ast.expr, params: set[ast.arg], depth: int = 0) -> ast.arg | None:
     """The parameter whose memory an expression is, or is a view of."""
     match expr:
         case ast.Name():
             value = model.value(expr)
+            match value.site:
+                case ast.Call(func=ast.Attribute(value=inner, attr="contiguous")) if depth < 4:
+                    return parameter_behind(model, inner, params, depth + 1)  # itself, unless it has to copy
             return next((arg for arg in params if arg in (value.ident, value.storage)), None)
         case ast.Attribute(value=inner, attr="data" | "T" | "mT"):
             return parameter_behind(model, inner, params)
