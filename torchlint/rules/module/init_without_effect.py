@@ -176,6 +176,13 @@ CLEAN = [
         layer = layer.to(torch.float32)
     for layer in model:
         layer = nn.utils.spectral_norm(layer)
+    wrapped = {}
+    for name, layer in model.named_children():
+        if name == "0":
+            layer = nn.Sequential(layer, nn.ReLU())
+        else:
+            layer = nn.Sequential(layer)
+        wrapped[name] = layer
 
     weight = model[0].weight
     total = weight.sum()
@@ -329,7 +336,7 @@ def bound_between(model: FileModel, use: ast.Name, assign: ast.Assign, name: str
             case ast.For() if any(up is node for up in model.ancestors(use)) and node.iter is not use:
                 return True
             case ast.Assign() if model.position(node) < model.position(use):
-                if model.parent(node) is model.parent(assign) and not any(n is use for n in ast.walk(node)):
+                if model.place(node) is model.place(assign) and not any(n is use for n in ast.walk(node)):
                     return True
     return False
 
