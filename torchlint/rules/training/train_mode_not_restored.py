@@ -320,7 +320,7 @@ def trained_loop(model: FileModel, flow: Flow, event: Event) -> ast.AST | None:
 
 def unwrapped(module: Value) -> Value:
     """The module inside DataParallel and the like."""
-    while "wrapper" in module.facts and module.bound is not None:
+    while "wrapper" in module.facts and module.bound is not None and module.bound.kind is Kind.MODULE:
         module = module.bound
     return module
 
@@ -404,7 +404,9 @@ def may_switch(module: Value, depth: int = 0) -> bool:
         parts = [module.cls.attr(name) for cls in module.cls.project_mro for name in cls.stores]
         return any(may_switch(part, depth + 1) for part in parts)
     info = knowledge.module_class(module.name)
-    return info is None or module.name == "torch.nn.Module" or info.mode_sensitive or info.kind == "container"
+    if info is None or module.name == "torch.nn.Module" or "wrapper" in module.facts:
+        return True
+    return info.mode_sensitive or info.kind == "container"
 
 
 # -- the fix --------------------------------------------------------------------------------------
