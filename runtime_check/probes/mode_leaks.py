@@ -18,11 +18,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes import graphs
+from runtime_check.probes import graphs, train_contract
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
 from runtime_check.trace import owner_of
 
 FLAG = "training flag"
+CONTRACT = "TL415"  # about the methods that switch the mode themselves
 STEPS = {"TL515"}  # about the mode in which a model is trained, wherever it was set
 GRADIENT = {"TL211", "TL212"}  # about modes of autograd: a model that stays in eval mode is not their business
 
@@ -153,6 +154,8 @@ def measure(bench: Bench, program: Program, way: Way) -> Modes:
 
 def probe(bench: Bench) -> Outcome:
     """Confirmed when a mode leaks from the flagged program and none from the corrected one."""
+    if bench.case.code == CONTRACT:
+        return train_contract.probe(bench)
     return contrast(bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
 
 

@@ -1,0 +1,112 @@
+"""ModeLeaks for modules: whether `train()` and `eval()` of a class do what Module's own do.
+
+Instances are noted as their constructor returns, with the children that are in evaluation mode by then. After the
+run, `eval()` and `train()` are called on each of them: `eval()` must reach every part and hand the module back, and
+parts that the constructor put into evaluation mode must stay there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+import torch
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
+from runtime_check.trace import class_around
+
+MOST = 4  # instances that are tried
+
+
+@dataclass
+class Contract:
+    """What instances of the flagged class do when their mode is switched."""
+
+    run: Run
+    modules: list[torch.nn.Module] = field(default_factory=list)
+    frozen: dict[int, list[torch.nn.Module]] = field(default_factory=dict)  # of a module, by its id
+    broken: list[str] = field(default_factory=list)
+
+
+class Watch:
+    """Notes instances as their constructors return."""
+
+    def __init__(self, program: Program, found: Contract) -> None:
+        self.found = found
+        self.classes = {name for spot in program.spots if (name := class_around(program.text, spot.first))}
+
+    def profile(self, frame: FrameType, event: str, arg: object) -> None:
+        """The profiler."""
+        code = frame.f_code
+        if event != "return" or code.co_name != "__init__" or not code.co_argcount:
+            return
+        module = frame.f_locals.get(code.co_varnames[0])
+        if not isinstance(module, torch.nn.Module) or type(module).__name__ not in self.classes:
+            return
+        if "_modules" not in module.__dict__:
+            return
+        if all(module is not known for known in self.found.modules):
+            self.found.modules.append(module)
+        self.found.frozen[id(module)] = [part for part in module.modules() if not part.training]
+
+
+@contextmanager
+def watched(program: Program, found: Contract) -> Iterator[None]:
+    """Collects while it lasts."""
+    old = sys.getprofile()
+    sys.setprofile(Watch(program, found).profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(old)
+
+
+def measure(bench: Bench, program: Program, way: Way) -> Contract:
+    """Runs a program, then switches the modes of the instances that it made."""
+    found = Contract(Run(way.label))
+    found.run = bench.run(program, way, watched(program, found))
+    for module in found.modules[:MOST]:
+        try:
+            found.broken += problems(module, found.frozen[id(module)])
+        except Exception as error:  # of the code under test
+            found.broken.append(f"switching modes raises {type(error).__name__}")
+    return found
+
+
+def problems(module: torch.nn.Module, frozen: list[torch.nn.Module]) -> list[str]:
+    """What is not as the contract of `train()` and `eval()` says."""
+    said = []
+    module.train()
+    thawed = [part for part in frozen if part.training and part is not module]
+    if thawed and module not in frozen:
+        said.append(f"train() puts {len(thawed)} parts back into training mode that the constructor froze")
+    returned = module.eval()
+    left = sum(part.training for part in module.modules())
+    if left:
+        said.append(f"{left} of {len(list(module.modules()))} modules are in training mode after eval()")
+    if returned is not module:
+        said.append(f"eval() returns {type(returned).__name__} instead of the module")
+    return said
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when the flagged class breaks the contract and the corrected one does not."""
+    return contrast(bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
+
+
+def judge(bench: Bench, bad: Contract, good: Contract | None) -> Outcome:
+    """The outcome of one way of running the program."""
+    if not bad.modules:
+        return cannot_tell("the program makes no instance of the class")
+    rows = [Evidence("promises of train() and eval() broken", str(len(bad.broken)), "instances", str(len(bad.modules)))]
+    if not bad.broken:
+        return Outcome(Verdict.REFUTED, "train() and eval() reach every part and return the module", tuple(rows))
+    if good is not None and good.modules:
+        rows.append(Evidence("promises broken", str(len(bad.broken)), bench.against, str(len(good.broken))))
+        if len(good.broken) >= len(bad.broken):
+            return cannot_tell("so it is in the corrected program", rows)
+    return Outcome(Verdict.CONFIRMED, bad.broken[0], tuple(rows))
