@@ -106,9 +106,10 @@ def parameter_behind(model: FileModel, expr: ast.expr, params: set[ast.arg], dep
 
 def context_of(cls: ClassInfo, method: FunctionInfo) -> ast.arg | None:
     """The `ctx` parameter of a method of a Function; None for the forward of a class with setup_context."""
-    if not method.params or (method.name == "forward" and cls.method("setup_context") is not None):
+    params = method.params[1:] if method.is_classmethod else method.params
+    if not params or (method.name == "forward" and cls.method("setup_context") is not None):
         return None
-    return method.params[0]
+    return next((arg for arg in params if arg.arg == "ctx"), params[0])
 
 
 def hands_over(model: FileModel, method: FunctionInfo, context: ast.arg) -> bool:

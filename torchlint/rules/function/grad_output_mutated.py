@@ -220,8 +220,8 @@ def check(model: FileModel) -> Iterator[Hit]:
         for node, arg in changed_parameters(model, backward):
             if arg not in seen and not grows_list(node, arg, backward):
                 seen.add(arg)
-                yield Hit(node, f"other branches are given the same `{arg.arg}`, and now see this change; clone it first",
-                          mend(model, backward, arg), confidence=Confidence.LIKELY)
+                told = f"other branches are given the same `{arg.arg}`, and now see this change; clone it first"
+                yield Hit(node, told, mend(model, backward, arg), confidence=Confidence.LIKELY)
 
 
 def grows_list(node: ast.AST, arg: ast.arg, backward: FunctionInfo) -> bool:
