@@ -11,6 +11,9 @@ from torchlint.model.values import Kind, Value
 if TYPE_CHECKING:
     from torchlint.model import FileModel
 
+# Names of the argument of `train(mode)`.
+MODES = ("mode", "train", "training", "flag", "enable", "enabled", "state", "status", "value", "on")
+
 
 def switches(value: Value, depth: int = 0) -> bool:
     """Whether a module surely behaves differently in training and evaluation."""
@@ -35,3 +38,11 @@ def mentions_device(model: FileModel) -> bool:
     strings = any(isinstance(c.value, str) and c.value.startswith(("cuda", "xpu", "mps"))
                   for c in model.nodes(ast.Constant))
     return strings or bool(model.calls_named("cuda"))
+
+
+def mode_like(arg: ast.arg) -> bool:
+    """Whether a parameter of a method called `train` is the mode that Module's own takes."""
+    if isinstance(arg.annotation, ast.Name) and arg.annotation.id == "bool":
+        return True
+    name = arg.arg.lower()
+    return name in MODES or name.startswith("is_") or name.endswith(("mode", "flag"))

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from torchlint.claims import Raises
 from torchlint.findings import Confidence, Severity
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
+from torchlint.model.environment import mode_like
 from torchlint.model.values import CONTAINERS
 from torchlint.rule import Example, Hit, Meta
 
@@ -47,7 +48,6 @@ METHODS = {
     "register_parameter", "requires_grad_", "set_submodule", "share_memory", "state_dict", "to", "to_empty", "train",
     "type", "zero_grad",
 }
-MODES = ("mode", "train", "flag", "enable", "state", "is_")
 
 META = Meta("TL414", "module-method-shadowed", Severity.ERROR,
             triggers=(*(f"def {name}" for name in CONTRACTS), "def training", *(f".{name} =" for name in METHODS),
@@ -282,6 +282,12 @@ CLEAN = [
             return super().apply(fn)
 
 
+    class Loud(Frozen):
+        def train(self, status=True):
+            print("train", status)
+            return super().train(status)
+
+
     class Trainer:
         def __init__(self, model):
             self.parameters = {"lr": 0.1}
@@ -354,25 +360,21 @@ def binds(method: FunctionInfo, call: Call) -> bool:
 
 def other_meaning(method: FunctionInfo) -> bool:
     """Whether a `train` or `apply` with fitting parameters does something else than Module's."""
-    if any(isinstance(node, ast.Attribute) and node.attr in (method.name, "children", "training", "modules", "_modules")
-           for node in method.own_nodes):
-        return False
     first = method.params[1] if len(method.params) > 1 else None
     if first is None or method.is_static:
         return False
+    if any(isinstance(node, ast.Attribute) and node.attr in ("children", "training", "modules", "_modules")
+           for node in method.own_nodes):
+        return False
+    passed = [
+        call for call in method.calls if any(isinstance(arg, ast.Name) and arg.id == first.arg for arg in call.args)
+    ]
+    if any(isinstance(call.func, ast.Attribute) and call.func.attr == method.name for call in passed):
+        return False
     if method.name == "train":
         return not mode_like(first)
-    called = any(isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == first.arg
-                 for node in method.own_nodes)
-    handed = any(isinstance(arg, ast.Name) and arg.id == first.arg for call in method.calls for arg in call.args)
-    return not called and not (handed and first.arg.startswith("f"))
-
-
-def mode_like(arg: ast.arg) -> bool:
-    """Whether a parameter is a flag for training mode."""
-    if isinstance(arg.annotation, ast.Name) and arg.annotation.id == "bool":
-        return True
-    return arg.arg.lower().startswith(MODES)
+    called = any(isinstance(call.func, ast.Name) and call.func.id == first.arg for call in method.calls)
+    return not called and not (passed and first.arg.startswith("f"))
 
 
 def attribute_hits(cls: ClassInfo, name: str, stmt: ast.AST, value: Value) -> Iterator[Hit]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from torchlint.claims import ModeLeaks
 from torchlint.findings import Confidence, Severity
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
-from torchlint.model.environment import switches
+from torchlint.model.environment import mode_like, switches
 from torchlint.model.held import building_methods
 from torchlint.rule import Example, Hit, Meta
 
@@ -318,8 +318,7 @@ def takes_mode(method: FunctionInfo) -> bool:
     if len(method.params) < 2 or required > 1:
         return False
     first = method.params[1]
-    flag = isinstance(first.annotation, ast.Name) and first.annotation.id == "bool"
-    return flag or first.arg.lower().startswith(("mode", "train", "flag", "is_", "enable"))
+    return mode_like(first)
 
 
 def override_hits(cls: ClassInfo, method: FunctionInfo) -> Iterator[Hit]:
@@ -358,7 +357,11 @@ def delegations(cls: ClassInfo, method: FunctionInfo) -> list[ast.Call]:
 
 def does_it_all(method: FunctionInfo) -> bool:
     """Whether a method sets the flag, or goes through its children, itself."""
-    return any(isinstance(node, ast.Attribute) and node.attr in SWITCHING for node in method.own_nodes) or any(isinstance(node, ast.Name) and node.id in ("setattr", "getattr") for node in method.own_nodes)
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr in SWITCHING)
+        or (isinstance(node, ast.Name) and node.id in ("setattr", "getattr"))
+        for node in method.own_nodes
+    )
 
 
 def gives_mode(method: FunctionInfo, call: ast.Call) -> bool:
