@@ -2,27 +2,21 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torchlint.builtin import BUILTIN, UNCHECKED, every_rule, rule_url
 from torchlint.config import Options
-from torchlint.files import STDIN, Source, could_matter, mentions
+from torchlint.files import STDIN, Source, mentions
 from torchlint.findings import Confidence, Finding, Fix, Safety, Span
 from torchlint.fingerprint import Scopes, scopes_of, with_fingerprints
+from torchlint.gate import worth_parsing
 from torchlint.model import FileModel
 from torchlint.project import Project
 from torchlint.requirements import Configured
 from torchlint.rule import Hit, Rule
 from torchlint.select import Selection, select
 from torchlint.suppress import Noqa, Suppressions, read_comments, suppress
-
-# Top-level packages of which nothing is a torch object.
-HARMLESS = frozenset((
-    "absl", "bs4", "click", "cv2", "jinja2", "matplotlib", "numpy", "pandas", "PIL", "psutil", "pydantic",
-    "pytest", "requests", "scipy", "setuptools", "six", "sklearn", "tqdm", "typing_extensions", "yaml",
-))
 
 
 def lint_source(
@@ -56,8 +50,8 @@ def check(
         return []
     run = _Run(source, active)
     project.session(Configured).torch_version = selection.torch_version
-    if (named or _worth_parsing(source, project)) and run.parse():
-        rules = [rule for rule in selection.rules if rule.meta.code in active]
+    if (named or worth_parsing(source, project)) and run.parse():
+        rules = [rule for rule in selection.rules if rule.meta.code in active and not rule.meta.runtime]
         run.rules([rule for rule in rules if mentions(source.text, rule.meta.triggers)], project)
     return run.finish(comments, selection)
 
@@ -104,6 +98,9 @@ class _Run:
         """Let one rule look; if it fails, its findings are dropped and that is reported."""
         try:
             found = [_finding(rule, hit, model) for hit in rule.check(model)]
+        except RecursionError:
+            self.failed.add(rule.meta.code)
+            self._unchecked("nested too deep to be understood by every rule")
         except Exception as error:
             self.failed.add(rule.meta.code)
             name = f"{rule.meta.code} ({rule.meta.name})"
@@ -113,8 +110,9 @@ class _Run:
 
     def finish(self, comments: Suppressions, selection: Selection) -> list[Finding]:
         """Silence, name and sort."""
-        looked_for = self.active - self.failed
-        whole = not selection.narrowed and looked_for == selection.codes
+        unseen = {rule.meta.code for rule in selection.rules if rule.meta.runtime}
+        looked_for = self.active - self.failed - unseen
+        whole = not selection.narrowed and looked_for == selection.codes - unseen
         findings = sorted(set(self.findings), key=_order)
         if not findings or self.parsed:
             findings = suppress(findings, self.source, comments, selection.known, looked_for, whole)
@@ -140,30 +138,6 @@ def roots(paths: Iterable[str]) -> tuple[Path, ...]:
     """Where absolute imports of the files in `paths` may start: each directory named, and the working one."""
     found = [Path(path) if os.path.isdir(path) else Path(path).parent for path in paths]
     return tuple(dict.fromkeys([*(folder.absolute() for folder in found), Path.cwd()]))
-
-
-def _worth_parsing(source: Source, project: Project) -> bool:
-    """Whether a source names torch or imports what may lead there; see `files.could_matter`."""
-    if source.path.startswith("<"):
-        return could_matter(source.text)
-    folder = Path(source.path).absolute().parent
-    return could_matter(source.text, lambda name: _outside(name, folder, project))
-
-
-def _outside(name: str, folder: Path, project: Project) -> bool:
-    """Whether importing `name` in `folder` leads to no torch: a known package that no project file hides."""
-    if name not in sys.stdlib_module_names and name not in HARMLESS:
-        return False
-    known = project.session(_Outside)
-    key = (name, folder)
-    if key not in known:
-        bases = project.search_dirs(folder)
-        known[key] = not any((base / name).is_dir() or (base / f"{name}.py").is_file() for base in bases)
-    return known[key]
-
-
-class _Outside(dict[tuple[str, Path], bool]):
-    """What `_outside` knows; one for each project."""
 
 
 def _finding(rule: Rule, hit: Hit, model: FileModel) -> Finding:

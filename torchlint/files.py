@@ -1,4 +1,4 @@
-"""From bytes to `Source`: decoding as Python itself does, and the gate that skips files without torch.
+"""From bytes to `Source`: decoding as Python itself does.
 
 Nothing here prints or knows of rules. Finding the files below a directory is `torchlint.discover`.
 """
@@ -10,10 +10,9 @@ import io
 import os
 import re
 import stat
-import sys
 import tokenize
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,8 +21,6 @@ MAX_BYTES = 10_000_000  # larger files are data, not code; parsing one takes gig
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-_JOINED = re.compile(r"\\(?:\r\n|\r|\n)")
-_IMPORT = re.compile(r"(?:^|[\r\n;:])[ \t\f]*(from|import)\b([^\r\n;#]*)")
 
 
 class UnreadableFile(ValueError):
@@ -132,31 +129,6 @@ def show(path: str | os.PathLike[str]) -> str:
     except ValueError:  # another drive on Windows
         name = os.path.abspath(name)
     return name.replace(os.sep, "/")
-
-
-def top_imports(text: str) -> set[str]:
-    """First components of all modules that `text` might import; "" stands for a relative import.
-
-    Found by pattern, so it may name too many (in strings), never too few.
-    """
-    found = set()
-    for keyword, rest in _IMPORT.findall(_JOINED.sub(" ", text)):
-        names = rest.split(",") if keyword == "import" else [rest]
-        for words in map(str.split, names):
-            found.add(words[0].split(".")[0] if words else "")
-    return found
-
-
-def could_matter(text: str, known: Callable[[str], bool] | None = None) -> bool:
-    """Whether a file could hold a finding: it names torch, or imports what may lead to torch.
-
-    `known(module)` says of a first module component that it is no way to torch; without it every
-    import counts that is not of the standard library. Lets too much through, never too little.
-    """
-    if "torch" in text:
-        return True
-    harmless = known or sys.stdlib_module_names.__contains__
-    return not all(name and harmless(name) for name in top_imports(text))
 
 
 def mentions(text: str, words: Iterable[str]) -> bool:

@@ -26,11 +26,11 @@ from torchlint.knowledge.names import (
     torch_class,
 )
 from torchlint.knowledge.tables import torch_version
-from torchlint.knowledge.third_party import ThirdParty, third_party_class
+from torchlint.knowledge.third_party import ThirdParty, third_party_class, third_party_packages
 
 __all__ = [
     "Callable_", "Deprecated", "Hook", "ModuleClass", "Moved", "Overload", "Param", "ThirdParty", "TorchClass",
     "canonical", "context", "data_class", "deprecated", "deprecated_arguments", "deprecations", "framework_hook",
     "framework_method", "function", "method", "module_class", "optimizer_class", "public_name", "scheduler_class",
-    "tensor_attribute", "third_party_class", "torch_class", "torch_version",
+    "tensor_attribute", "third_party_class", "third_party_packages", "torch_class", "torch_version",
 ]

@@ -110,6 +110,13 @@ def _read(package: str) -> dict[str, tuple[str, str]]:
 
 
 @functools.cache
+def third_party_packages() -> frozenset[str]:
+    """Import names of the libraries of which classes are known, torch's own namesakes included."""
+    named = {package for package, _ in _families()} | set(PATTERNS) | set(SAME_AS)
+    return frozenset(named | set(table("packages")) | {"torch", "torchvision", "torchaudio", "functorch"})
+
+
+@functools.cache
 def third_party_class(dotted: str) -> ThirdParty | None:
     """What a class of another library is, by its dotted import path; None for a class that is not known.
 
