@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from runtime_check.candidates import CODES, rules
 from runtime_check.evidence import Outcome, Verdict, cannot_tell
 from runtime_check.plan import SECONDS, Case, from_finding
 from runtime_check.results import Confirmation, Result
 from torchlint.builtin import every_rule
 from torchlint.commands.check import Choices
+from torchlint.config import Options
 from torchlint.engine import roots
 from torchlint.findings import Finding
 from torchlint.output import fail, put, say
@@ -40,6 +42,7 @@ class Request:
     keyword: str = ""  # only findings whose path:line, code, name or message hold this
     max_seconds: float | None = None
     quiet: bool = False
+    check_modules: bool = False  # every Module that can be built, too
 
 
 class ConfirmError(RuntimeError):
@@ -92,7 +95,7 @@ def script_command(request: Request, words: str) -> int:
 
 def chosen(request: Request, path: str, line: int) -> tuple[Finding, Case]:
     """The one finding on a line of a file, and its case. ConfirmError if there is none, or more than one."""
-    report = lint_paths(request.paths, request.choices.options(request.paths))
+    _, report = lint(request)
     wanted = os.path.realpath(path)
     here = [one for one in report.findings if os.path.realpath(one.path) == wanted]
     found = [one for one in here if one.span.line == line]
@@ -138,8 +141,7 @@ def confirm(
     ConfirmError if torch is missing or the device that was asked for is not there.
     """
     started = time.perf_counter()
-    options = request.choices.options(request.paths)
-    report = lint_paths(request.paths, options, progress=lint_progress)
+    options, report = lint(request, lint_progress)
     findings = [finding for finding in report.findings if wanted(finding, request.keyword)]
     cases = plan(report, findings, request)
     outcomes: dict[int, Outcome] = {}
@@ -163,7 +165,22 @@ def confirm(
         result(finding, outcomes.get(key, no_claim(finding)), claim_name(finding), request)
         for key, finding in enumerate(findings)
     )
-    return Confirmation(results, report.errors, report.notes, environment, time.perf_counter() - started)
+    shown, examined = without_candidates(results)
+    return Confirmation(shown, report.errors, report.notes, environment, time.perf_counter() - started, examined)
+
+
+def lint(request: Request, progress: Progress | None = None) -> tuple[Options, Report]:
+    """The options of a request and its findings; among these each class that a run alone can judge."""
+    options = request.choices.options(request.paths)
+    known = rules(request.choices, request.check_modules)
+    return options, lint_paths(request.paths, options, rules=known, progress=progress)
+
+
+def without_candidates(results: tuple[Result, ...]) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
+    """Results for a report, and those for classes that were examined: of these, what was confirmed is in both."""
+    examined = tuple(one for one in results if one.finding.code in CODES)
+    shown = (one for one in results if one.finding.code not in CODES or one.outcome.verdict is Verdict.CONFIRMED)
+    return tuple(shown), examined
 
 
 def require_fork() -> None:

@@ -27,6 +27,7 @@ class Confirmation:
     notes: tuple[str, ...] = ()
     environment: Environment | None = None  # None if nothing had to be run
     seconds: float = 0.0
+    examined: tuple[Result, ...] = ()  # classes that no finding is about, but that were run to be judged
 
     def count(self, verdict: Verdict) -> int:
         """How many results have this verdict."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from torchlint.confirmed import RUNTIME
 from torchlint.findings import Safety, Severity
 from torchlint.rule import Hit, Meta, Rule, all_rules
 
@@ -65,8 +66,8 @@ BUILTIN = (UNCHECKED, UNUSED, UNKNOWN)
 
 
 def every_rule() -> tuple[Rule, ...]:
-    """The built-in rules and those of the package, by code."""
-    return (*BUILTIN, *all_rules())
+    """The built-in rules, those of the package and those of `torchlint confirm`, by code."""
+    return (*BUILTIN, *sorted((*all_rules(), *RUNTIME), key=lambda rule: rule.meta.code))
 
 
 def rule_url(name: str) -> str:

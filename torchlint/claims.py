@@ -129,5 +129,10 @@ class ExecutesCode(Claim):
 
 
 @dataclass(frozen=True)
+class BreaksContract(Claim):
+    """Gradients, conversion, eval mode, the state_dict or the inputs of a module are not as its users rely on."""
+
+
+@dataclass(frozen=True)
 class GraphBreaks(Claim):
     """torch.compile reports more graphs than for the corrected program."""

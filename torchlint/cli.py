@@ -259,6 +259,7 @@ def cache_command(clear: bool) -> int:
 @click.option("--max-seconds", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
               help="The most that all findings together may take.")
 @click.option("-k", "keyword", default="", metavar="TEXT", help="Only findings with TEXT in place or name.")
+@click.option("--check-modules", is_flag=True, help="Also hold every Module that can be built against TL428.")
 @click.option("--fail-on", multiple=True, default=("confirmed",), show_default=True,
               type=click.Choice(["confirmed", "refuted", "cannot-tell", "never"]), help="Exit with 1 for it.")
 @click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text")
@@ -273,7 +274,7 @@ def confirm_command(script: str | None, **given: Any) -> int:
     if script is not None:
         return script_command(request, script)
     if not request.paths:
-        raise click.UsageError("no paths given (see torchlint confirm --help)")
+        raise click.UsageError("Missing argument 'PATHS...' (or --script PATH:LINE:CODE)")
     with Progress(off=request.quiet) as progress:
         return confirm_command(request, lint_progress=progress)
 

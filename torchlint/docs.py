@@ -111,6 +111,8 @@ def _facts(rule: Rule) -> str:
     """The table of data about a rule."""
     meta = rule.meta
     status = "stable" if meta.stable else "preview: reported with `--preview`"
+    if meta.runtime:
+        status = "reported by `torchlint confirm` only, which runs the code"
     rows = [
         ("Layer", LAYER_TITLES[rule.layer]),
         ("Severity", SEVERITIES[meta.severity]),

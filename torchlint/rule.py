@@ -37,6 +37,7 @@ class Meta:
     fix: Safety | None = None  # the best that a fix of this rule may claim
     torch: str = ""  # version range where it applies, e.g. "<2.6"; "" is all
     aliases: tuple[str, ...] = ()  # codes of other tools accepted in select, ignore, suppressions
+    runtime: bool = False  # found by running the code alone: `torchlint confirm` reports it
     triggers: tuple[str, ...] = ()  # words of which one must occur in a file's text; () is any file
 
 

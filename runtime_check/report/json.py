@@ -23,6 +23,11 @@ def to_dict(confirmation: Confirmation) -> dict[str, Any]:
         "version": VERSION,
         "environment": None if confirmation.environment is None else asdict(confirmation.environment),
         "results": [result_dict(result) for result in confirmation.results],
+        "examined": [
+            {"path": one.finding.path, "line": one.finding.span.line, "code": one.finding.code,
+             "verdict": one.outcome.verdict.value, "why": one.outcome.why}
+            for one in confirmation.examined
+        ],
         "errors": [{"path": error.path or None, "message": error.message} for error in confirmation.errors],
         "summary": {**confirmation.counts(), "seconds": round(confirmation.seconds, 3)},
     }

@@ -46,4 +46,23 @@ def total(confirmation: Confirmation) -> str:
     if confirmation.environment is not None:
         where = f" (torch {confirmation.environment.torch}, {confirmation.environment.device})"
     count = plural(len(confirmation.results), "finding")
-    return f"{count}: {', '.join(parts)}{where} in {confirmation.seconds:.1f} s\n"
+    return f"{looked_at(confirmation)}{count}: {', '.join(parts)}{where} in {confirmation.seconds:.1f} s\n"
+
+
+#: How classes that were run without a finding about them are called, and what their verdicts mean.
+EXAMINED = {
+    "TL313": ("autograd Function", "held against finite differences", "differ", "agree"),
+    "TL428": ("Module", "held against what torch relies on", "break it", "keep it"),
+}
+
+
+def looked_at(confirmation: Confirmation) -> str:
+    """A line for each kind of class that was run without a finding about it."""
+    lines = []
+    for code, (noun, held, bad, good) in EXAMINED.items():
+        seen = [result.outcome.verdict for result in confirmation.examined if result.finding.code == code]
+        if seen:
+            wrong, right = seen.count(Verdict.CONFIRMED), seen.count(Verdict.REFUTED)
+            rest = len(seen) - wrong - right
+            lines.append(f"{plural(len(seen), noun)} {held}: {wrong} {bad}, {right} {good}, {rest} not told\n")
+    return "".join(lines)

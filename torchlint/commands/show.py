@@ -56,6 +56,8 @@ def _rule(rule: Rule) -> dict[str, object]:
 
 def _remark(rule: Rule) -> str:
     words = [] if rule.meta.stable else ["preview"]
+    if rule.meta.runtime:
+        words.append("found by torchlint confirm only")
     if not rule.meta.default:
         words.append("opt-in")
     return f" ({', '.join(words)})" if words else ""

@@ -1,0 +1,289 @@
+"""TL313: the backward of an autograd Function against finite differences, in float64.
+
+Derivatives along random directions are compared, with two step widths: where the two disagree the
+function has a kink or too few digits, and nothing is said. A backward that differs on purpose is
+recognised by what the forward does: piecewise constant (rounding, spikes, sign), or the identity
+(reversal, scaling), and by words in the name and the docstring.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.functions import Example
+from runtime_check.probes.bench import Bench
+from runtime_check.sandbox import shorten
+from runtime_check.trace import pristine
+
+STEPS = (1e-5, 1e-6)
+STEADY = 1e-4  # relative difference of the derivatives with both steps that still counts as none
+WRONG = 1e-2  # relative difference from the derivative by backward that counts
+DRAWS = 3  # sets of random arguments
+TRIED = 4  # kinds of arguments
+SMALL = 1e-9
+PURPOSE = re.compile(
+    r"straight.?through|(^|_)ste(_|$)|surrogate|spik|heaviside|(^|_)rounding|quanti|binar|ternar|gumbel|revers"
+    r"|(^|_)grl(_|$)|gradient.?(scal|clip|penal|modif|mask|hook)|grad_(scal|clip|mul)|scale_?grad|clip_?grad"
+    r"|blackbox|perturb|fake|stop_?grad|pass.?through|smooth(ed)? gradient|approximat|hard(_|$)|discret|threshold",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Derivatives along one direction of one argument."""
+
+    argument: int
+    backward: float
+    differences: tuple[float, float]
+
+    @property
+    def steady(self) -> bool:
+        """Whether both step widths agree."""
+        one, two = self.differences
+        return abs(one - two) <= STEADY * max(abs(one), abs(two), SMALL)
+
+    @property
+    def gap(self) -> float:
+        """The relative difference of backward from finite differences."""
+        size = max(abs(self.backward), abs(self.differences[0]))
+        return abs(self.backward - self.differences[0]) / size if size > SMALL else 0.0
+
+
+class Unusable(RuntimeError):
+    """Why a call says nothing about its backward."""
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when backward differs from finite differences for several sets of arguments."""
+    from runtime_check.drive import build_function_class
+
+    name = qualname_at(bench.case.text, bench.case.flagged[0].first)
+    tried: list[str] = []
+    agreed: Outcome | None = None
+    try:
+        for example in islice(build_function_class(bench.flagged.space, name, budget_s=bench.left / 3), TRIED):
+            if bench.left < 0:
+                break
+            try:
+                outcome = examined(bench, example, name)
+            except Unusable as error:
+                tried.append(str(error))
+                continue
+            if outcome.verdict is not Verdict.REFUTED:
+                return outcome
+            agreed = agreed or outcome
+    except Exception as error:
+        tried.append(f"`{name}` could not be called ({type(error).__name__}: {shorten(error)})")
+    return agreed or cannot_tell("; ".join(dict.fromkeys(tried)) or f"no arguments for `{name}` were found")
+
+
+def qualname_at(text: str, line: int) -> str:
+    """The name of the class whose statement is on a line."""
+    return next(n.name for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef) and n.lineno == line)
+
+
+def examined(bench: Bench, example: Example, name: str) -> Outcome:
+    """The outcome for one kind of arguments. Unusable if nothing can be said with them."""
+    how = f"{name}.apply({example.label})"
+    slopes: list[Slope] = []
+    for draw in range(DRAWS):
+        with pristine(bench.case.seed + draw):
+            slopes += all_slopes(example)
+    steady = [slope for slope in slopes if slope.steady]
+    if not steady:
+        raise Unusable("finite differences give no steady derivative")
+    wrong = [slope for slope in steady if slope.gap > WRONG]
+    if not wrong:
+        most = max(slope.gap for slope in steady)
+        row = Evidence("largest relative difference from finite differences", f"{most:.1e}", "allowed", f"{WRONG:g}")
+        return second_order(bench, example, how) or Outcome(
+            Verdict.REFUTED, "backward agrees with finite differences", (row,), how
+        )
+    argument = wrong[0].argument
+    of_it = [slope for slope in steady if slope.argument == argument]
+    if 2 * len([slope for slope in of_it if slope.gap > WRONG]) <= len(of_it):
+        raise Unusable("backward agrees with finite differences at some points and not at others")
+    purpose = on_purpose(example, of_it)
+    if purpose:
+        return cannot_tell(f"backward differs from finite differences, and seems meant to: {purpose}", how=how)
+    rows = [
+        Evidence(f"derivative by backward, draw {number}", f"{slope.backward:.6g}", "by finite differences",
+                 f"{slope.differences[0]:.6g}")
+        for number, slope in enumerate(of_it[:DRAWS], 1)
+    ]
+    which = argument_name(example.function, argument)
+    return Outcome(Verdict.CONFIRMED, f"the gradient for {which} is not the derivative: {shape_of(of_it)}",
+                   tuple(rows), how)
+
+
+def shape_of(slopes: list[Slope]) -> str:
+    """How the gradients differ: by one factor, or not."""
+    ratios = [slope.backward / slope.differences[0] for slope in slopes if abs(slope.differences[0]) > SMALL]
+    if ratios and max(ratios) - min(ratios) <= WRONG * abs(ratios[0]):
+        return f"it is {ratios[0]:.3g} times what finite differences give"
+    return f"it is off by {max(slope.gap for slope in slopes):.0%}"
+
+
+def argument_name(function: Any, index: int) -> str:
+    """The name of an argument of `apply`."""
+    from runtime_check.functions import has_setup
+
+    code = function.forward.__code__
+    names = code.co_varnames[0 if has_setup(function) else 1 : code.co_argcount]
+    return f"`{names[index]}`" if index < len(names) else f"argument {index + 1}"
+
+
+# -- derivatives --------------------------------------------------------------------------------
+
+
+def outputs(value: Any) -> list[torch.Tensor]:
+    """The differentiable outputs of a call."""
+    found = value if isinstance(value, (tuple, list)) else (value,)
+    return [item for item in found if isinstance(item, torch.Tensor) and item.requires_grad]
+
+
+def inputs(arguments: tuple[Any, ...]) -> list[int]:
+    """Positions of the arguments that a gradient is wanted for."""
+    return [i for i, item in enumerate(arguments) if isinstance(item, torch.Tensor) and item.requires_grad]
+
+
+def applied(function: Any, arguments: tuple[Any, ...]) -> Any:
+    """A call with copies: some Functions change their arguments in place."""
+    return function.apply(*(item * 1 if isinstance(item, torch.Tensor) and item.requires_grad else item
+                            for item in arguments))
+
+
+def weighted(value: Any, weights: list[torch.Tensor]) -> torch.Tensor:
+    """The sum of all outputs, weighted."""
+    terms = [(item.real if item.is_complex() else item).double() for item in outputs(value)]
+    return torch.stack([(term * weight).sum() for term, weight in zip(terms, weights, strict=True)]).sum()
+
+
+def objective(function: Any, arguments: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], torch.Tensor]:
+    """A number that depends on all outputs. Unusable if there is none, or it is left to chance."""
+    value = applied(function, arguments)
+    ends = outputs(value)
+    if not ends:
+        raise Unusable("no output is differentiable")
+    if any(item.is_complex() for item in (*ends, *(arguments[i] for i in inputs(arguments)))):
+        raise Unusable("complex numbers are not checked")
+    if any(item.dtype != torch.float64 for item in ends):
+        raise Unusable("the outputs are not in float64, so that finite differences have too few digits")
+    weights = [torch.randn(item.shape, dtype=torch.float64) for item in ends]
+
+    def number(given: tuple[Any, ...]) -> torch.Tensor:
+        return weighted(applied(function, given), weights)
+
+    if not torch.equal(number(arguments), number(arguments)):
+        raise Unusable("two calls with the same arguments differ")
+    if not bool(torch.isfinite(number(arguments))):
+        raise Unusable("the outputs are not finite")
+    return number
+
+
+def all_slopes(example: Example) -> list[Slope]:
+    """Derivatives along a random direction of each argument."""
+    arguments = example.arguments()
+    number = objective(example.function, arguments)
+    wanted = inputs(arguments)
+    try:
+        gradients = torch.autograd.grad(number(arguments), [arguments[i] for i in wanted], allow_unused=True)
+    except Exception as error:
+        raise Unusable(f"backward raises {type(error).__name__}: {shorten(error)}") from None
+    found = []
+    for index, gradient in zip(wanted, gradients, strict=True):
+        if gradient is None:  # said to be no derivative, and never used as one
+            continue
+        direction = torch.randn_like(arguments[index])
+        differences = [slope(number, arguments, index, direction, step) for step in STEPS]
+        found.append(Slope(index, float((gradient * direction).sum()), (differences[0], differences[1])))
+    if not found:
+        raise Unusable("backward gives no gradient for any argument")
+    return found
+
+
+def slope(number: Callable[[tuple[Any, ...]], torch.Tensor], arguments: tuple[Any, ...], index: int,
+          direction: torch.Tensor, step: float) -> float:
+    """The derivative along a direction, by central differences."""
+
+    def moved(by: float) -> float:
+        changed = (arguments[index].detach() + by * direction).requires_grad_()
+        return float(number((*arguments[:index], changed, *arguments[index + 1 :])).detach())
+
+    return (moved(step) - moved(-step)) / (2 * step)
+
+
+# -- what is meant ------------------------------------------------------------------------------
+
+
+def on_purpose(example: Example, slopes: list[Slope]) -> str:
+    """Why a backward that is no derivative seems meant to be none, or an empty string."""
+    function = example.function
+    said = PURPOSE.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", function.__name__)) or PURPOSE.search(
+        function.__doc__ or "") or PURPOSE.search(function.forward.__doc__ or "") or PURPOSE.search(
+        function.backward.__doc__ or "")
+    if said is not None:
+        return f"its text speaks of {said.group(0).strip('_')!r}"
+    if all(abs(slope.differences[0]) <= SMALL for slope in slopes):
+        return "the forward is constant around every point"
+    arguments = example.arguments()
+    value = applied(function, arguments)
+    ends = outputs(value)
+    given = arguments[slopes[0].argument]
+    if len(ends) == 1 and ends[0].shape == given.shape and torch.equal(ends[0], given.to(ends[0].dtype)):
+        return "the forward changes nothing"
+    return ""
+
+
+# -- the second derivative ----------------------------------------------------------------------
+
+
+def second_order(bench: Bench, example: Example, how: str) -> Outcome | None:
+    """Confirmed if going back twice gives something else than finite differences of the gradient; else None.
+
+    A backward that says that it can be used once only, or whose result carries no graph, raises when it
+    is gone back through: that is no wrong result.
+    """
+    slopes: list[Slope] = []
+    try:
+        for draw in range(DRAWS):
+            with pristine(bench.case.seed + draw):
+                slopes += second_slopes(example)
+    except Exception:
+        return None
+    if len(slopes) < DRAWS or any(not slope.steady or slope.gap <= WRONG for slope in slopes):
+        return None
+    rows = tuple(
+        Evidence(f"second derivative by backward, draw {number}", f"{slope.backward:.6g}", "by finite differences",
+                 f"{slope.differences[0]:.6g}")
+        for number, slope in enumerate(slopes, 1)
+    )
+    why = f"backward is right, but going back through it is not: {shape_of(slopes)}"
+    return Outcome(Verdict.CONFIRMED, why, rows, f"{how}, twice backward")
+
+
+def second_slopes(example: Example) -> list[Slope]:
+    """The derivative of the gradient for the first argument, along a random direction."""
+    arguments = example.arguments()
+    number = objective(example.function, arguments)
+    index = inputs(arguments)[0]
+    weight = torch.randn_like(arguments[index])
+
+    def projected(given: tuple[Any, ...]) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad(number(given), [given[index]], create_graph=True)
+        return (gradient * weight).sum()
+
+    (second,) = torch.autograd.grad(projected(arguments), [arguments[index]], allow_unused=True)
+    direction = torch.randn_like(arguments[index])
+    found = 0.0 if second is None else float((second * direction).sum())
+    one, two = (slope(projected, arguments, index, direction, step) for step in STEPS)
+    return [Slope(index, found, (one, two))]

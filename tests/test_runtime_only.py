@@ -1,0 +1,165 @@
+"""What only running the code can show: backwards that are no derivatives, modules that break their contract."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from torchlint.cli import main
+from torchlint.confirmed import RUNTIME
+from torchlint.engine import lint_source
+from torchlint.rule import Rule
+
+HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n\n\n"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
+def confirm(text: str, *options: str) -> dict[str, Any]:
+    """What confirm says of a program, with verdicts by class."""
+    Path("net.py").write_text(text)
+    args = ["confirm", "--isolated", "net.py", "--output-format", "json", "--timeout", "30", *options]
+    done = CliRunner().invoke(main, args)
+    data: dict[str, Any] = json.loads(done.stdout)
+    lines = text.splitlines()
+    data["verdicts"] = {
+        lines[row["line"] - 1].split()[1].partition("(")[0]: (row["verdict"], row["why"]) for row in data["examined"]
+    }
+    return data
+
+
+def function(name: str, forward: str, backward: str, arguments: str = "x", doc: str = "") -> str:
+    """A Function whose forward and backward end in the given expressions."""
+    return textwrap.dedent(f'''
+        class {name}(torch.autograd.Function):
+            """{doc}"""
+
+            @staticmethod
+            def forward(ctx, {arguments}):
+                ctx.save_for_backward(x)
+                return {forward}
+
+            @staticmethod
+            def backward(ctx, grad):
+                (x,) = ctx.saved_tensors
+                return {backward}
+    ''')
+
+
+@pytest.mark.parametrize("rule", RUNTIME, ids=lambda rule: rule.meta.code)
+def test_examples_are_confirmed_and_corrected_ones_are_not(rule: Rule) -> None:
+    for example in rule.examples:
+        bad = confirm(example.source, "--select", rule.meta.code)
+        (row,) = bad["results"]
+        assert (row["code"], row["verdict"], row["line"]) == (rule.meta.code, "confirmed", example.flagged[0])
+        assert row["evidence"] and "--select" in row["repeat"]
+        good = confirm(example.corrected, "--select", rule.meta.code)
+        assert good["results"] == [] and [one["verdict"] for one in good["examined"]] == ["refuted"]
+
+
+def test_the_check_alone_reports_none_of_it() -> None:
+    for rule in RUNTIME:
+        text = rule.examples[0].source
+        assert rule.meta.code not in {finding.code for finding in lint_source(text)}
+        silenced = text.replace("#!", "").replace(":\n", f":  # noqa: {rule.meta.code}\n", 1)
+        assert "TL001" not in {finding.code for finding in lint_source(silenced)}
+
+
+def test_a_wrong_backward_is_told_from_one_that_is_meant_to_differ() -> None:
+    text = HEAD + "\n\n".join([
+        function("Right", "x.sin()", "grad * x.cos()"),
+        function("WrongSign", "x.cos()", "grad * x.sin()"),
+        function("WrongOfTwo", "x * y", "grad * x, grad * x", "x, y"),
+        function("Steps", "torch.floor(x)", "grad"),
+        function("Turned", "x.view_as(x)", "-grad"),
+        function("Soft", "x.abs()", "grad * torch.tanh(x)", doc="The gradient is a surrogate."),
+        function("Chance", "x * torch.rand_like(x)", "grad"),
+        function("Counted", "x.long()", "grad"),
+    ])
+    found = confirm(text, "--select", "TL313")["verdicts"]
+    assert {name for name, (verdict, _) in found.items() if verdict == "confirmed"} == {"WrongSign", "WrongOfTwo"}
+    assert found["Right"][0] == "refuted"
+    assert "-1 times" in found["WrongSign"][1]
+    assert "`x`" in found["WrongOfTwo"][1]
+    assert "constant" in found["Steps"][1] and "changes nothing" in found["Turned"][1]
+    assert "surrogate" in found["Soft"][1] and "same arguments differ" in found["Chance"][1]
+    assert found["Counted"][0] == "cannot-tell"
+
+
+def test_going_back_twice_is_checked_where_backward_allows_it() -> None:
+    once = function("Once", "x ** 3", "grad * 3 * x ** 2")
+    text = HEAD + "\n\n".join([
+        function("Smooth", "x ** 3", "grad * 3 * x ** 2"),
+        function("Half", "x ** 3", "grad * 3 * x.detach() * x"),
+        once.replace("    @staticmethod\n    def backward", "    @staticmethod\n    @torch.autograd.function."
+                     "once_differentiable\n    def backward"),
+    ])
+    found = confirm(text, "--select", "TL313")["verdicts"]
+    assert [found[name][0] for name in ("Smooth", "Half", "Once")] == ["refuted", "confirmed", "refuted"]
+    assert "going back through it" in found["Half"][1] and "0.5 times" in found["Half"][1]
+
+
+def module(name: str, made: str, forward: str) -> str:
+    """A Module with a linear layer `fc`."""
+    return textwrap.dedent(f"""
+        class {name}(nn.Module):
+            def __init__(self, width=8):
+                super().__init__()
+                self.fc = nn.Linear(width, width)
+                {made}
+
+            def forward(self, x):
+                return {forward}
+    """)
+
+
+def test_each_promise_of_a_module_is_measured() -> None:
+    text = HEAD + "\n\n".join([
+        module("Kept", "self.drop, self.bn = nn.Dropout(), nn.BatchNorm1d(width)", "self.drop(self.bn(self.fc(x)))"),
+        module("Cut", "self.w = nn.Parameter(torch.ones(width))", "self.fc(x) * (self.w * 2).detach()"),
+        module("Left", "self.scale = torch.ones(width)", "self.fc(x) * self.scale"),
+        module("Drops", "pass", "F.dropout(self.fc(x))"),
+        module("Samples", "pass", "self.fc(x) + torch.randn_like(x)"),
+        module("Forgets", "self.layers = [nn.Linear(width, width)]", "self.layers[0](self.fc(x))"),
+        module("Damages", "pass", "self.fc(x.mul_(2))"),
+        module("Asked", "self.act = nn.ReLU(inplace=True)", "self.fc(self.act(x))"),
+    ])
+    found = confirm(text, "--check-modules", "--select", "TL428")["verdicts"]
+    said = {name: why for name, (verdict, why) in found.items() if verdict == "confirmed"}
+    assert said.keys() == {"Cut", "Left", "Drops", "Forgets", "Damages"}, found
+    assert said["Cut"] == "`w` takes part in the forward and gets no gradient"
+    assert "`scale` does not follow" in said["Left"] and "`dropout` still draws" in said["Drops"]
+    assert "state_dict does not hold" in said["Forgets"] and "changes `x`" in said["Damages"]
+
+
+def test_modules_are_examined_only_if_asked_for() -> None:
+    text = HEAD + module("Drops", "pass", "F.dropout(self.fc(x))")
+    assert confirm(text)["examined"] == []
+    assert confirm(text, "--select", "ALL", "--preview")["examined"] == []
+    assert len(confirm(text, "--select", "module-contract")["examined"]) == 1
+    assert len(confirm(text, "--check-modules")["examined"]) == 1
+
+
+def test_a_comment_silences_what_only_running_shows() -> None:
+    text = HEAD + function("Wrong", "x.cos()", "grad * x.sin()")
+    assert len(confirm(text, "--select", "TL313")["results"]) == 1
+    silenced = text.replace("(torch.autograd.Function):", "(torch.autograd.Function):  # noqa: TL313")
+    assert confirm(silenced, "--select", "TL313")["examined"] == []
+
+
+def test_the_report_counts_what_was_examined() -> None:
+    Path("net.py").write_text(HEAD + function("Right", "x.sin()", "grad * x.cos()"))
+    done = CliRunner().invoke(main, ["confirm", "--isolated", "net.py"])
+    assert done.exit_code == 0
+    assert "1 autograd Function held against finite differences: 0 differ, 1 agree, 0 not told" in done.stdout
