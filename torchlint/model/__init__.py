@@ -362,10 +362,10 @@ class FileModel:
     def flow(self, node: ast.AST | None = None) -> Flow:
         """What happens in a function (or in the module's own code, for None), in order."""
         node = node if node is not None else self.tree
-        known = self._flows.get(node)
+        known, session = self._flows.get(node), self.session
         if known is not None:
+            session.reads(node)
             return known
-        session = self.session
         if session.meets(node):
             return Flow()
         if session.depth >= MAX_NESTING:

@@ -187,9 +187,10 @@ class ClassInfo:
 
     def attr(self, name: str) -> Value:
         """What `self.name` holds: the join of everything any method of the class or its bases stores there."""
-        if name in self._attrs:
-            return self._attrs[name]
         session = self.model.session
+        if name in self._attrs:
+            session.reads((self, name))
+            return self._attrs[name]
         if session.meets((self, name)):
             return UNKNOWN
         with session.nested((self, name), lambda: self._attrs.pop(name, None), deeper=False):

@@ -206,6 +206,8 @@ class FunctionInfo:
 
             with self.model.session.nested((self.node, "callers"), forget, deeper=False):
                 self._sites = self._find_call_sites()
+        else:
+            self.model.session.reads((self.node, "callers"))
         return self._sites if self._sites is not None else []
 
     def _find_call_sites(self) -> list[ast.Call]:

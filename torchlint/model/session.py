@@ -29,6 +29,7 @@ class Session:
         self._running: dict[Hashable, int] = {}
         self._tries: dict[Hashable, int] = {}
         self._provisional: list[tuple[int, Callable[[], object]]] = []
+        self._pending: dict[Hashable, int] = {}  # what is provisional -> the level that it waits for
 
     def meets(self, what: Hashable) -> bool:
         """Whether `what` is being analysed already; if so the caller's conclusions are provisional."""
@@ -37,6 +38,12 @@ class Session:
             return False
         self.cut(level)
         return True
+
+    def reads(self, what: Hashable) -> None:
+        """Note that a remembered answer is used: if it is provisional, so is what is concluded from it."""
+        level = self._pending.get(what)
+        if level is not None:
+            self.cut(level)
 
     def cut(self, level: int = 1) -> None:
         """Note an empty answer that a running analysis (by default the outermost) would have filled."""
@@ -63,7 +70,10 @@ class Session:
 
     def _settle(self, level: int) -> None:
         """Forget what waited for the analysis that is done."""
+        if not self._provisional:
+            return
         waiting, self._provisional = self._provisional, []
+        self._pending = {what: until for what, until in self._pending.items() if until < level}
         for until, forget in waiting:
             if until >= level:
                 forget()
@@ -75,3 +85,4 @@ class Session:
         self._tries[what] = tried + 1
         if tried < MAX_TRIES:
             self._provisional.append((level, forget))
+            self._pending[what] = level
