@@ -146,3 +146,23 @@ def test_where_a_project_says_its_line_length(tmp_path, name, text):
     (tmp_path / ".git").mkdir()
     (tmp_path / name).write_text(text)
     assert line_length(Layout(Source("t.py", "x = 1\n")), str(tmp_path / "t.py")) == 93
+
+
+def test_two_edits_at_one_place_in_a_statement():
+    text = "def f(device):\n    edge_weight = torch.ones(data.edge_index.size(1)).to(the_device_of_it).float()\n"
+    place = Layout(Source("t.py", text + ALIGNED))
+    first, second = text.index(".to("), text.index(".float")
+    argument = place.edit(first - 1, first - 1, ", device=the_device_of_it, dtype=torch.float")
+    made = place.apply(wrapped(place, [argument, place.edit(first, second, ""), place.edit(second, len(text) - 1, "")]))
+    assert made.startswith(
+        "def f(device):\n    edge_weight = torch.ones(data.edge_index.size(1), device=the_device_of_it,\n"
+        "                             dtype=torch.float)\n\nx0 = ")
+
+
+def test_a_bracket_that_closes_on_a_later_line():
+    text = "if True:\n    return torch.sum(torch.norm(x @ x.transpose(1, 2) - diags_of_it, p=p_of_the_norm,\n" \
+           "                                dim=(1, 2)))\n"
+    made = fixed(text, "torch.norm", "torch.linalg.vector_norm", style="aligned")
+    assert made.splitlines()[1:3] == [
+        "    return torch.sum(torch.linalg.vector_norm(x @ x.transpose(1, 2) - diags_of_it,",
+        "                                p=p_of_the_norm,"]

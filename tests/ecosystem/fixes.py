@@ -200,8 +200,8 @@ def main() -> int:
                   f"{result.seconds:>6.1f} s  {len(result.faults)} faults", flush=True)
             print("".join(f"  {fault}\n" for fault in result.faults), end="", flush=True)
             results.append(result)
-    if options.patch:
-        options.patch.write_text("".join("".join(one.patch) for one in results), encoding="utf-8")
+            if options.patch:
+                options.patch.write_text("".join("".join(one.patch) for one in results), encoding="utf-8")
     seen = sum(result.files for result in results)
     print(f"{seen} files, {sum(result.fixed for result in results)} fixes")
     if seen < options.floor:

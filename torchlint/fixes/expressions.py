@@ -141,14 +141,14 @@ def replace(model: FileModel, node: ast.AST, text: str) -> Edits:
 
 
 def _idle_parens(model: FileModel, node: ast.expr, text: str) -> tuple[int, int] | None:
-    """The parentheses around an expression if they were there for its sake and `text` needs none."""
+    """The parentheses around an operation if `text` is none and needs none."""
     own, parent = parens(model, node), model.parent(node)
     if len(own) != 1 or parent is None or "\n" in text or text.startswith("("):
         return None
     least = needed(parent, field_of(parent, node))
     place = layout(model.source)
     tight = "\n" not in place.text[own[0][0] : own[0][1]]  # else they may hold a comment, or the lines together
-    return own[0] if tight and level(node) < least <= text_level(text)[0] else None
+    return own[0] if tight and level(node) < PRIMARY and text_level(text)[0] >= max(least, PRIMARY) else None
 
 
 def unwrap_call(model: FileModel, call: ast.Call) -> Edits:

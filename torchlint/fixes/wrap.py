@@ -12,6 +12,7 @@ from torchlint.fixes.style import Brackets, brackets, line_length
 
 _OPEN, _CLOSE = "([{", ")]}"
 _TRIES = 24  # breaks in one statement
+_WORTH = 12  # characters in brackets that are worth lines of their own
 _KEYWORDS = frozenset({"in", "not", "and", "or", "if", "else", "return", "yield", "lambda", "is", "await", "assert",
                        "for", "while", "with", "elif", "del", "raise", "from", "import", "except"})
 
@@ -39,7 +40,9 @@ def wrapped(place: Layout, edits: Sequence[Edit], path: str = "") -> tuple[Edit,
             laid = _laid_out(new, start, end, limit, style)
             if laid:
                 changes.append((start, end, laid))
-    return _composed(place, ranges, regions, new, changes) if changes else tuple(edits)
+    made = _composed(place, ranges, regions, new, changes)
+    whole = _texts(Layout(Source("", place.apply(made))).tokens)
+    return made if changes and whole == _texts(new.tokens) else tuple(edits)
 
 
 Region = tuple[int, int, int, int]  # of one edit: start and end in the old text, start and end in the new one
@@ -68,25 +71,16 @@ def _composed(
                                    for other in changes):
             continue  # an edit over several statements: they stay as they are
         used.update(mine)
-        old = _back(regions, first, before=True), _back(regions, last, before=False)
-        made.append(place.edit(*old, new.text[first:start] + text + new.text[end:last]))
+        at = min([regions[i][0] for i in mine if regions[i][2] == first], default=first - _shift(regions, first))
+        to = max([regions[i][1] for i in mine if regions[i][3] == last], default=last - _shift(regions, last))
+        made.append(place.edit(at, to, new.text[first:start] + text + new.text[end:last]))
     kept = [place.edit(start, end, text) for i, (start, end, text) in enumerate(ranges) if i not in used]
     return tuple(sorted(kept + made, key=lambda edit: place.offsets(edit.span)))
 
 
-def _back(regions: Sequence[Region], offset: int, *, before: bool) -> int:
-    """The old offset of a place in the new text that lies in no edit, or at the edge of one."""
-    shift = 0
-    for start, end, first, last in regions:
-        if offset < first or (before and offset == first):
-            break
-        if offset >= last:
-            shift = last - end
-        if not before and offset == last:
-            return end
-        if offset == first:
-            return start
-    return offset - shift
+def _shift(regions: Sequence[Region], offset: int) -> int:
+    """By how much edits that end before it have moved a place of the new text."""
+    return next((last - end for _, end, _, last in reversed(regions) if last <= offset), 0)
 
 
 def _overlong(place: Layout, start: int, end: int, limit: int) -> bool:
@@ -147,10 +141,13 @@ class _Line:
         self.pairs: list[tuple[Token, Token]] = []  # outermost brackets that open and close on this line
         self.commas: list[Token] = []  # between items of what the line begins inside of
         self.base: list[Token] | None = None
+        deeper: list[tuple[Token, int]] = []
         for token in place.tokens:
             if token.start >= self.start and self.base is None:
                 self.base = list(stack)
-            if token.comment or token.start >= self.end:
+            if token.start >= self.end:
+                break
+            if token.comment:
                 continue
             if token.text in tuple(_OPEN):
                 stack.append(token)
@@ -160,10 +157,14 @@ class _Line:
                     self.pairs.append((opened, token))
             elif token.text == "," and self.base and len(stack) == len(self.base):
                 self.commas.append(token)
+            elif token.text == "," and self.base is not None and len(stack) > len(self.base):
+                deeper.append((token, len(stack)))
+        last = len(stack)  # of the token that the line ends with
+        self.open_commas = [token for token, depth in deeper if depth == last]
 
     def broken(self, limit: int, style: Brackets) -> str:
         """The statement with this line broken once; "" if there is no place for it."""
-        return self._between_items(limit, style) or self._at_bracket(limit, style)
+        return self._between_items(limit, style) or self._at_bracket(limit, style) or self._in_open_bracket(limit)
 
     def _between_items(self, limit: int, style: Brackets) -> str:
         """Items of brackets that opened on an earlier line: each on its own, or as many as fit."""
@@ -206,7 +207,7 @@ class _Line:
         """What stands in the longest brackets goes to lines of its own, or below its first item."""
         text = self.place.text
         fit = [pair for pair in self.pairs
-               if pair[0].end - self.start <= limit and text[pair[0].end : pair[1].start].strip()]
+               if pair[0].end - self.start <= limit and len(text[pair[0].end : pair[1].start].strip()) >= _WORTH]
         fit = [pair for pair in fit if pair[0].text == "(" or self._takes_comma(pair[0])]  # but no subscripts
         if not fit:
             return ""
@@ -218,6 +219,16 @@ class _Line:
         content = text[opener.end : closer.start].strip()
         close = f"\n{self.indent}" if style.own_line else ""
         return f"{text[: opener.end]}\n{self.indent}{style.step}{content}{close}{text[closer.start :]}"
+
+    def _in_open_bracket(self, limit: int) -> str:
+        """Items of brackets that close on a later line, whose items stand below each other."""
+        text, place = self.place.text, self.place
+        inner = [c for c in self.open_commas if c.end - self.start <= limit and text[c.end : self.end].strip()]
+        below = place.after(self.end)
+        if not inner or below is None or not place.first_on_line(below.start) or below.text in tuple(_CLOSE):
+            return ""
+        cut = inner[-1].end
+        return f"{text[:cut]}\n{place.indent(below.start)}{text[cut:].lstrip(' ')}"
 
     def _below(self, opener: Token, closer: Token, limit: int) -> str:
         """Items of brackets below the first one; "" if one of them is too long for that."""

@@ -189,7 +189,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         name = ast.unparse(call.func.value)
         name = name if len(name) <= 30 else "module"
-        yield Hit(call, f"`{name}.forward(...)` skips the hooks; call `{name}(...)`", called(model, call),
+        yield Hit(call, f"`{name}.forward(...)` skips the hooks; call `{name}(...)`", called(model, call, value),
                   confidence=value.sure)
 
 
@@ -225,10 +225,14 @@ def passes_on(model: FileModel, call: ast.Call) -> bool:
     return len(rest) == 1 and isinstance(rest[0], ast.Return) and rest[0].value is call
 
 
-def called(model: FileModel, call: ast.Call) -> Repair | None:
-    """`x.forward(a)` -> `x(a)`; not safe where the file registers hooks, which would run from now on."""
+def called(model: FileModel, call: ast.Call, value: Value) -> Repair | None:
+    """`x.forward(a)` -> `x(a)`.
+
+    Not safe where the file registers hooks, which would run from now on, or where the class is unknown and may
+    have a `__call__` of its own, as those of gpytorch have.
+    """
     assert isinstance(call.func, ast.Attribute)
     hooks = any(node.attr.startswith("register_") and node.attr.endswith("hook") for node in model.nodes(ast.Attribute))
     text = edits.source_of(model, call.func.value)
     return edits.repair("Call the module", edits.replace_callee(model, call, text),
-                        safety=Safety.UNSAFE if hooks else None)
+                        safety=Safety.UNSAFE if hooks or (value.cls is None and not value.name) else None)

@@ -19,7 +19,7 @@ from torchlint.model import FileModel, FunctionInfo, Value
 from torchlint.model.held import comment_says
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL411", "functional-dropout-without-training", Severity.ERROR, fix=Safety.SAFE,
+META = Meta("TL411", "functional-dropout-without-training", Severity.ERROR, fix=Safety.UNSAFE,
             triggers=("dropout", "scaled_dot"))
 CLAIM = OutputsDiffer()
 F = "torch.nn.functional."
