@@ -9,12 +9,13 @@ from types import FrameType
 import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes import graphs
+from runtime_check.probes import defaults, graphs
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
 from runtime_check.probes.not_registered import owners, strays
 from runtime_check.probes.targets import stores, value_of
 
 STALE = "TL410"  # about references that a conversion does not follow
+DEFAULTS = "TL413"  # about what a default argument or the class body holds
 
 
 @dataclass
@@ -146,6 +147,8 @@ def judge_stale(bench: Bench, bad: Stale, good: Stale | None) -> Outcome:
 
 def probe(bench: Bench) -> Outcome:
     """Confirmed when the flagged program shares memory that the corrected one does not."""
+    if bench.case.code == DEFAULTS:
+        return defaults.probe(bench)
     if bench.case.code == STALE:
         return contrast(
             bench,

@@ -7,17 +7,13 @@ parts that the constructor put into evaluation mode must stay there.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
 
 import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
-from runtime_check.trace import class_around
+from runtime_check.probes.instances import instances
 
 MOST = 4  # instances that are tried
 
@@ -32,43 +28,16 @@ class Contract:
     broken: list[str] = field(default_factory=list)
 
 
-class Watch:
-    """Notes instances as their constructors return."""
-
-    def __init__(self, program: Program, found: Contract) -> None:
-        self.found = found
-        self.classes = {name for spot in program.spots if (name := class_around(program.text, spot.first))}
-
-    def profile(self, frame: FrameType, event: str, arg: object) -> None:
-        """The profiler."""
-        code = frame.f_code
-        if event != "return" or code.co_name != "__init__" or not code.co_argcount:
-            return
-        module = frame.f_locals.get(code.co_varnames[0])
-        if not isinstance(module, torch.nn.Module) or type(module).__name__ not in self.classes:
-            return
-        if "_modules" not in module.__dict__:
-            return
-        if all(module is not known for known in self.found.modules):
-            self.found.modules.append(module)
-        self.found.frozen[id(module)] = [part for part in module.modules() if not part.training]
-
-
-@contextmanager
-def watched(program: Program, found: Contract) -> Iterator[None]:
-    """Collects while it lasts."""
-    old = sys.getprofile()
-    sys.setprofile(Watch(program, found).profile)
-    try:
-        yield
-    finally:
-        sys.setprofile(old)
-
-
 def measure(bench: Bench, program: Program, way: Way) -> Contract:
     """Runs a program, then switches the modes of the instances that it made."""
     found = Contract(Run(way.label))
-    found.run = bench.run(program, way, watched(program, found))
+
+    def note(module: torch.nn.Module) -> None:
+        if all(module is not known for known in found.modules):
+            found.modules.append(module)
+        found.frozen[id(module)] = [part for part in module.modules() if not part.training]
+
+    found.run = bench.run(program, way, instances(program, note))
     for module in found.modules[:MOST]:
         try:
             found.broken += problems(module, found.frozen[id(module)])
