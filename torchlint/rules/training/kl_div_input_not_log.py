@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchlint.claims import OutputsDiffer
-from torchlint.findings import Severity
+from torchlint.findings import Safety, Severity
+from torchlint.fixes.unsquash import without
 from torchlint.model import FileModel
 from torchlint.model.losses import loss_calls
 from torchlint.rule import Example, Hit, Meta
 
-META = Meta("TL520", "kl-div-input-not-log", Severity.ERROR, triggers=("kl_div", "KLDivLoss"))
+META = Meta("TL520", "kl-div-input-not-log", Severity.ERROR, fix=Safety.UNSAFE, triggers=("kl_div", "KLDivLoss"))
 CLAIM = OutputsDiffer()
 
 EXAMPLES = [
@@ -40,7 +41,6 @@ EXAMPLES = [
         q = F.softmax(teacher, dim=1)
         loss = F.kl_div(p, q, reduction="batchmean")
         """,
-        fixed=False,
     ),
     Example(
         bad="""
@@ -79,7 +79,6 @@ EXAMPLES = [
 
         Distill(2.0)(torch.randn(2, 3), torch.randn(2, 3))
         """,
-        fixed=False,
     ),
 ]
 
@@ -104,4 +103,9 @@ def check(model: FileModel) -> Iterator[Hit]:
     for loss in loss_calls(model, "kl_div"):
         given = model.value(loss.input)
         if given.is_tensor and given.squash in ("softmax", "sigmoid"):
-            yield Hit(loss.call, "`kl_div` takes log-probabilities as input; use `log_softmax`", confidence=given.sure)
+            yield Hit(
+                loss.call,
+                "`kl_div` takes log-probabilities as input; use `log_softmax`",
+                without(model, loss.input, ("kl_div",), log=True) if given.squash == "softmax" else None,
+                confidence=given.sure,
+            )

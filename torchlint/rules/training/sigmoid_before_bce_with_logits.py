@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchlint.claims import OutputsDiffer
-from torchlint.findings import Severity
+from torchlint.findings import Safety, Severity
+from torchlint.fixes.unsquash import without
 from torchlint.model import FileModel
 from torchlint.model.losses import loss_calls
 from torchlint.rule import Example, Hit, Meta
 
 LOSS_OR_SIGMOID = ("with_logits", "WithLogits", "igmoid")  # either may be in another file
-META = Meta("TL518", "sigmoid-before-bce-with-logits", Severity.ERROR, triggers=LOSS_OR_SIGMOID)
+META = Meta("TL518", "sigmoid-before-bce-with-logits", Severity.ERROR, fix=Safety.UNSAFE, triggers=LOSS_OR_SIGMOID)
 CLAIM = OutputsDiffer()
 
 EXAMPLES = [
@@ -39,7 +40,6 @@ EXAMPLES = [
         criterion = nn.BCEWithLogitsLoss()
         loss = criterion(model(torch.ones(2, 4)), torch.ones(2, 1))
         """,
-        fixed=False,
     ),
     Example(
         bad="""
@@ -78,7 +78,6 @@ EXAMPLES = [
         net = Net()
         loss = F.binary_cross_entropy_with_logits(net(torch.ones(2, 4)), torch.ones(2))
         """,
-        fixed=False,
     ),
 ]
 
@@ -100,4 +99,9 @@ def check(model: FileModel) -> Iterator[Hit]:
     for loss in loss_calls(model, "binary_cross_entropy_with_logits"):
         given = model.value(loss.input)
         if given.is_tensor and given.squash in ("sigmoid", "softmax"):
-            yield Hit(loss.call, "this loss applies the sigmoid itself; pass the logits", confidence=given.sure)
+            yield Hit(
+                loss.call,
+                "this loss applies the sigmoid itself; pass the logits",
+                without(model, loss.input, ("binary_cross_entropy_with_logits",)),
+                confidence=given.sure,
+            )

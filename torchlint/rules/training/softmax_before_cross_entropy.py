@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchlint.claims import OutputsDiffer
-from torchlint.findings import Severity
+from torchlint.findings import Safety, Severity
+from torchlint.fixes.unsquash import without
 from torchlint.model import FileModel
 from torchlint.model.losses import loss_calls
 from torchlint.rule import Example, Hit, Meta
 
 LOSS_OR_SOFTMAX = ("cross_entropy", "CrossEntropy", "softmax", "Softmax")  # either may be in another file
-META = Meta("TL516", "softmax-before-cross-entropy", Severity.ERROR, triggers=LOSS_OR_SOFTMAX)
+META = Meta("TL516", "softmax-before-cross-entropy", Severity.ERROR, fix=Safety.UNSAFE, triggers=LOSS_OR_SOFTMAX)
 CLAIM = OutputsDiffer()
 
 EXAMPLES = [
@@ -44,7 +45,6 @@ EXAMPLES = [
         scores = model(x)
         loss = F.cross_entropy(scores, y)
         """,
-        fixed=False,
     ),
     Example(
         bad="""
@@ -131,4 +131,9 @@ def check(model: FileModel) -> Iterator[Hit]:
     for loss in loss_calls(model, "cross_entropy"):
         given = model.value(loss.input)
         if given.is_tensor and given.squash == "softmax":
-            yield Hit(loss.call, "`cross_entropy` applies softmax itself; pass the logits", confidence=given.sure)
+            yield Hit(
+                loss.call,
+                "`cross_entropy` applies softmax itself; pass the logits",
+                without(model, loss.input, ("cross_entropy",)),
+                confidence=given.sure,
+            )
