@@ -102,6 +102,7 @@ class FileModel:
         self.source = source
         self.project = project if project is not None else Project()
         self._setup(self.project.add(source))
+        self.session.work = 0
 
     @classmethod
     def of(cls, project: Project, index: FileIndex) -> FileModel:
@@ -378,6 +379,10 @@ class FileModel:
             finally:
                 self._running.discard(node)
         return flow
+
+    def is_followed(self, node: ast.AST) -> bool:
+        """Whether the flow of a function is known already."""
+        return node in self._flows
 
     def is_running(self, node: ast.AST) -> bool:
         """Whether a function is being analysed at the moment."""

@@ -147,7 +147,7 @@ def inline(
     if func.node in run.active:
         func.model.session.cuts += 1
         return UNKNOWN
-    if run.depth >= MAX_DEPTH or run.budget.steps <= 0:
+    if run.depth >= MAX_DEPTH or run.budget.steps <= 0 or func.model.session.tired:
         return fallback(run, node, func, args)
     if any(d.endswith(("abstractmethod", "overload")) for d in func.decorators):
         return UNKNOWN
@@ -288,8 +288,9 @@ def followed(run: Run, func: FunctionInfo, env: dict[str, Value], grad: bool | N
 
 
 def fallback(run: Run, node: ast.AST, func: FunctionInfo, args: list[Value]) -> Value:
-    """Too deep to follow: the function's own summary."""
-    returned = func.model.flow(func.node).returns
+    """Too deep to follow: the function's own summary, as long as there is time to make one."""
+    tired = func.model.session.tired and not func.model.is_followed(func.node)
+    returned = UNKNOWN if tired else func.model.flow(func.node).returns
     run.event("unknown_call", node, args=tuple(args), name=func.dotted)
     return returned if returned.kind not in (Kind.TENSOR,) else returned.but(carried=frozenset(), grad=Grad.UNKNOWN)
 

@@ -406,7 +406,10 @@ def analyse(model: FileModel, node: ast.AST) -> Flow:
     for rest in (info.args.vararg, info.args.kwarg):
         if rest is not None:
             env[rest.arg] = Value(Kind.TUPLE if rest is info.args.vararg else Kind.DICT, ident=rest)
-    return follow(Run(model, env=env, grad=grad, active=(node,)), info)
+    run = Run(model, env=env, grad=grad, active=(node,))
+    flow = follow(run, info)
+    model.session.work += MAX_STEPS - run.budget.steps
+    return flow
 
 
 def follow(run: Run, info: FunctionInfo) -> Flow:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torchlint.model.events import Flow
 
 MAX_TRIES = 2  # classes that need each other in a circle would be analysed again and again
+MAX_WORK = 60_000  # statements followed for one file, those of its helpers in other files included
 NOTHING = sys.maxsize
 
 
@@ -23,6 +24,7 @@ class Session:
     def __init__(self) -> None:
         self.cuts = 0
         self.depth = 0  # flows that wait for one another
+        self.work = 0  # statements followed since the current file was begun
         self.followed: dict[Hashable, Flow] = {}  # calls of project functions that were followed already
         self._level = 0
         self._lowest = NOTHING  # the outermost running analysis that the current one has met
@@ -30,6 +32,11 @@ class Session:
         self._tries: dict[Hashable, int] = {}
         self._provisional: list[tuple[int, Callable[[], object]]] = []
         self._pending: dict[Hashable, int] = {}  # what is provisional -> the level that it waits for
+
+    @property
+    def tired(self) -> bool:
+        """Whether calls are no longer followed: real files need half of this, and mazes of calls have no end."""
+        return self.work > MAX_WORK
 
     def meets(self, what: Hashable) -> bool:
         """Whether `what` is being analysed already; if so the caller's conclusions are provisional."""
