@@ -5,3 +5,17 @@ It guards against accidents (endless loops, lost files, network calls), not agai
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def example_for(target: object) -> Callable[[F], F]:
+    """Marks a function that makes what `torchlint confirm` needs to run `target`.
+
+    `target` is a class or function, or its name as "pkg.mod:Net". The function takes nothing; it returns
+    an instance, or an instance and the arguments of a call of it; for a function, its arguments.
+    """
+    return lambda function: function

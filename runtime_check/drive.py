@@ -17,6 +17,7 @@ from runtime_check.driver import PER_LEVEL, Drive, Driver
 from runtime_check.elsewhere import called_elsewhere, drivers_elsewhere
 from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example, differentiable, examples
+from runtime_check.hints import given, hints_for, instance, run
 from runtime_check.modules import CannotBuild, inputs_for, running
 from runtime_check.search import Failure, attempt
 from runtime_check.slices import Arguments
@@ -32,6 +33,10 @@ def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float =
     driver = Driver(space, seed)
     if hints and target.qualname in hints:
         yield Drive("with the factory given for it", driver.fresh(hints[target.qualname]), "hint")
+    for hint in hints_for(space, target.qualname) if target.kind != "script" else ():
+        prepare = driver.prepared(partial(given, hint, space, target))
+        yield Drive(f"with {hint.label}", driver.fresh(partial(run, hint, space, target)), "hint", prepare)
+        driver.given.append((hint.label, partial(instance, hint, space, target)))
     if target.kind == "script":
         yield from driver.script(target)
         return
@@ -74,6 +79,7 @@ def build_module(space: Namespace, qualname: str, *, seed: int = 0, budget_s: fl
     if not isinstance(cls, type):
         raise CannotBuild(f"`{qualname}` is no class")
     driver = Driver(space, seed)
+    yield from _built_from_hints(driver, qualname)
     for other, name in itertools.chain([(driver, qualname)], drivers_elsewhere(space, qualname, seed)):
         yield from _built_as_called(other, name, cls)
     with surroundings(space.path, seed):
@@ -91,6 +97,22 @@ def build_module(space: Namespace, qualname: str, *, seed: int = 0, budget_s: fl
 def _call_module(module: nn.Module, inputs: Callable[[], tuple[list[Any], dict[str, Any]]]) -> object:
     args, kwargs = inputs()
     return module(*args, **kwargs)
+
+
+def _built_from_hints(driver: Driver, qualname: str) -> Iterator[Built]:
+    """The module and the inputs of the user's factories. Raises what is wrong with one: the user can mend it."""
+    target = Target("method", f"{qualname}.forward", 0, 0, 0)
+    for hint in hints_for(driver.space, qualname):
+        prepare = driver.prepared(partial(given, hint, driver.space, target))
+        assert prepare is not None
+        first = prepare()
+        if isinstance(first.receiver, nn.Module) and (first.args or first.kwargs):
+            inputs = partial(_inputs_of, prepare)
+            call = partial(_call_module, first.receiver, inputs)
+            make = partial(_receiver_of, prepare)
+            yield Built(f"{qualname} with {hint.label}", first.receiver, call, "", make, inputs)
+        else:
+            driver.given.append((hint.label, partial(instance, hint, driver.space, target)))
 
 
 def _built_as_called(driver: Driver, qualname: str, cls: type) -> Iterator[Built]:
@@ -144,9 +166,13 @@ def build_function_class(space: Namespace, qualname: str, *, seed: int = 0, budg
     """
     cls = space.resolve(qualname)
     driver = Driver(space, seed)
+    for hint in hints_for(space, qualname):
+        prepare = driver.prepared(partial(given, hint, space, Target("method", f"{qualname}.forward", 0, 0, 0)))
+        assert prepare is not None
+        yield Example(hint.label, partial(_given, prepare), cls, True)
     for drive in itertools.islice(driver.called(f"{qualname}.forward"), PER_LEVEL):
         if drive.prepare is not None:
-            yield Example(drive.label, partial(_given, drive.prepare), cls)
+            yield Example(drive.label, partial(_given, drive.prepare), cls, True)
     with surroundings(space.path, seed):
         yield from examples(cls, budget_s)
 

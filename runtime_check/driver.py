@@ -81,6 +81,7 @@ class Driver:
                  where: str = "") -> None:
         self.space, self.seed, self.where = space, seed, where
         self.graph = CallGraph(space.tree, foreign)
+        self.given: list[tuple[str, Callable[[], Any]]] = []  # instances of the target's class that the user makes
 
     def fresh(self, action: Callable[[], object], *, choice: int = 0, small: bool = False) -> Callable[[], object]:
         """`action` in fresh surroundings; a generator that it returns is run through.
@@ -105,9 +106,10 @@ class Driver:
         for site in self._ranked(self.graph.sites(qualname)):
             for label, action in self.at_site(site):
                 prepare = next((item for _, item in self.at_site(site, only_arguments=True)), None)
-                yield Drive(label, self.fresh(action), "call", self._prepared(prepare))
+                yield Drive(label, self.fresh(action), "call", self.prepared(prepare))
 
-    def _prepared(self, action: Callable[[], object] | None) -> Callable[[], Arguments] | None:
+    def prepared(self, action: Callable[[], object] | None) -> Callable[[], Arguments] | None:
+        """The arguments of a call alone, made afresh."""
         if action is None:
             return None
         run = self.fresh(action)
@@ -239,7 +241,7 @@ class Driver:
     def instances(self, target: Target) -> list[tuple[str, Callable[[], Any]]]:
         """How the file itself makes instances of the target's class."""
         holder = target.qualname.rpartition(".")[0]
-        found: list[tuple[str, Callable[[], Any]]] = []
+        found = list(self.given)
         if holder in self.graph.classes and not target.qualname.endswith("__init__"):
             for site in self._ranked(self.graph.sites(holder))[:PER_LEVEL]:
                 text = ast.unparse(site.call)

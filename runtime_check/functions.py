@@ -30,6 +30,7 @@ class Example:
     label: str
     arguments: Callable[[], tuple[Any, ...]]  # new ones each time
     function: Any  # the Function class
+    as_called: bool = False  # the arguments are those of a call in the project
 
     def call(self) -> Any:
         """Applies the Function to new arguments."""

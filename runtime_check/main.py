@@ -203,6 +203,7 @@ def plan(report: Report, findings: list[Finding], request: Request) -> list[Case
     by_path: dict[str, list[Finding]] = {}
     for finding in report.findings:
         by_path.setdefault(finding.path, []).append(finding)
+    factories = factories_for(request)
     cases = []
     for key, finding in enumerate(findings):
         claim, source = claims.get(finding.code), report.sources.get(finding.path)
@@ -218,9 +219,23 @@ def plan(report: Report, findings: list[Finding], request: Request) -> list[Case
                 path=os.path.abspath(finding.path),
                 roots=folders,
                 seconds=request.timeout,
+                factories=factories,
             )
         )
     return cases
+
+
+def factories_for(request: Request) -> tuple[tuple[str, str], ...]:
+    """The user's factories with absolute paths. ConfirmError for one whose file is not there."""
+    options = request.choices.options(request.paths)
+    found = []
+    for name, place in options.factories:
+        path, _, function = place.rpartition(":")
+        file = os.path.abspath(os.path.join(options.base, path))
+        if not os.path.isfile(file):
+            raise ConfirmError(f"{options.file}: tool.torchlint.confirm.factories: there is no file {path}")
+        found.append((name, f"{file}:{function}"))
+    return tuple(found)
 
 
 def claim_name(finding: Finding) -> str:

@@ -59,6 +59,7 @@ class Case:
     seconds: float = SECONDS
     memory: int = sandbox.MEMORY
     seed: int = 0
+    factories: tuple[tuple[str, str], ...] = ()  # the user's: what is made, path:function
     only: str = ""  # the description of the one way to run it; "" for any
 
 
@@ -199,6 +200,7 @@ def from_finding(
     roots: tuple[str, ...] = (),
     device: str = "cpu",
     seconds: float = SECONDS,
+    factories: tuple[tuple[str, str], ...] = (),
 ) -> Case:
     """The case of one finding in `text`.
 
@@ -222,6 +224,7 @@ def from_finding(
         roots=roots,
         device=device,
         seconds=seconds,
+        factories=factories,
     )
 
 

@@ -123,6 +123,7 @@ class Loader:
         self.spaces: dict[str, Namespace] = {}
         self.modules: dict[str, ModuleProxy] = {}
         self.texts: dict[str, str] = {}
+        self.factories: tuple[tuple[str, str], ...] = ()  # of the user: what is made, path:function
         self.roots = [os.path.abspath(item) for item in roots]
         self.only: dict[str, str] = {}  # roots that serve one top-level package alone: root -> package
         self._guess_roots()

@@ -30,6 +30,7 @@ def case_from(data: dict[str, Any], text: str, corrected: str | None) -> Case:
         tuple(Lines(*spot) for spot in data["mended"]),
         data["correction"],
         roots=tuple(data["roots"]),
+        factories=tuple(map(tuple, data["factories"])),
         device=data["device"],
         seconds=data["seconds"],
         seed=data["seed"],

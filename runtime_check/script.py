@@ -121,9 +121,9 @@ def forms_of(case: Case, how: str) -> Iterator[Case]:
     name = os.path.basename(case.path)
     for whole in (shorter(case, how), replace(case, only=how)):
         if whole is not None:
-            yield replace(whole, path=name, roots=())
+            yield replace(whole, path=name, roots=(), factories=())
             yield whole
-    yield replace(case, path=name, roots=())
+    yield replace(case, path=name, roots=(), factories=())
 
 
 def same(one: Outcome, other: Outcome) -> bool:
@@ -189,6 +189,7 @@ def described(case: Case) -> dict[str, object]:
         "mended": [(spot.first, spot.last, spot.part) for spot in case.mended],
         "correction": case.correction,
         "roots": list(case.roots),
+        "factories": list(case.factories),
         "device": case.device,
         "seconds": case.seconds * 3,  # another machine may be slower
         "seed": case.seed,

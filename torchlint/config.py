@@ -39,6 +39,7 @@ class Options:
     exclude: tuple[str, ...] = ()
     preview: bool = False
     torch_version: str = ""  # "": any version, all rules apply
+    factories: tuple[tuple[str, str], ...] = ()  # for confirm: ("pkg.mod:Net", "tests/made.py:make_net")
     jobs: int = 0  # 0: as many as there are processors
     base: str = "."
     file: str = ""  # the configuration file that was read, if one was
@@ -163,6 +164,24 @@ def _per_file(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(found)
 
 
+def _confirm(value: object) -> tuple[tuple[str, str], ...]:
+    """The factories of [tool.torchlint.confirm.factories]."""
+    if not isinstance(value, dict):
+        raise ConfigError(f"must be a table, not {_kind(value)}")
+    for key in value:
+        if key != "factories":
+            raise ConfigError(f"unknown key {key!r}{did_you_mean(key, ['factories'])}")
+    factories = value.get("factories", {})
+    if not isinstance(factories, dict):
+        raise ConfigError(f"factories: must be a table of name = place, not {_kind(factories)}")
+    for name, place in factories.items():
+        if not re.fullmatch(r"[\w.]+:[\w.]+", name):
+            raise ConfigError(f'factories: {name!r} is no name such as "pkg.mod:Net"')
+        if not isinstance(place, str) or not re.fullmatch(r".+\.py:\w+", place):
+            raise ConfigError(f'factories: {name!r} needs a place such as "tests/made.py:make_net", not {_kind(place)}')
+    return tuple(factories.items())
+
+
 def _truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"must be true or false, not {_kind(value)}")
@@ -204,4 +223,5 @@ _KEYS = {
     "preview": ("preview", _truth),
     "torch-version": ("torch_version", _torch_version),
     "jobs": ("jobs", _jobs),
+    "confirm": ("factories", _confirm),
 }

@@ -58,6 +58,7 @@ class Program:
     spots: tuple[Lines, ...]
     whole: bool = False
     roots: tuple[str, ...] = ()
+    factories: tuple[tuple[str, str], ...] = ()
 
     def execute(self) -> dict[str, Any]:
         """Runs the text as `__main__`; returns its globals."""
@@ -74,13 +75,15 @@ class Program:
         """The demand-driven namespace of the text, made once."""
         from runtime_check.extract import Namespace
 
-        return Namespace(self.text, self.path, self.roots)
+        space = Namespace(self.text, self.path, self.roots)
+        space.loader.factories = self.factories
+        return space
 
     def resized(self, steps: str, count: int) -> Program:
         """The program with another number of iterations."""
         if not (self.whole and steps):
             return self
-        return Program(with_steps(self.text, steps, count), self.path, self.spots, self.whole, self.roots)
+        return replace(self, text=with_steps(self.text, steps, count))
 
 
 @dataclass
@@ -136,7 +139,8 @@ class Bench:
 
     def program(self, text: str, path: str, spots: tuple[Lines, ...]) -> Program:
         """A program of this case; an example's is given enough iterations to show growth."""
-        return Program(text, path, spots, self.case.whole, self.case.roots).resized(self.case.steps, MANY)
+        case = self.case
+        return Program(text, path, spots, case.whole, case.roots, case.factories).resized(case.steps, MANY)
 
     @property
     def against(self) -> str:

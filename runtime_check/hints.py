@@ -1,0 +1,147 @@
+"""What users say themselves about making their objects: factories in the configuration, marked functions.
+
+    [tool.torchlint.confirm.factories]
+    "pkg.net:Net" = "tests/factories.py:make_net"
+
+    @runtime_check.example_for(Net)
+    def small_net():
+        return Net(4), torch.randn(2, 4)
+
+A factory takes nothing. For a Module or another class it returns an instance, or a tuple of an instance
+and the arguments of a call of it. For a function, method or autograd Function it returns the arguments:
+a tuple, a dictionary of named ones, or a single value.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from runtime_check.elsewhere import alias_of, files_with, project_files
+from runtime_check.extract import Namespace, Target
+from runtime_check.functions import Example
+from runtime_check.made import there_and_back
+from runtime_check.slices import Arguments
+
+MARK = "example_for"
+FILES = 4  # other files with marked functions that are looked at
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A factory, and what it is a factory of: `Net`, `Net.step`, `train`."""
+
+    label: str
+    qualname: str
+    make: Callable[[], Any]
+
+
+def hints_for(space: Namespace, qualname: str) -> Iterator[Hint]:
+    """The user's factories for a class, function or method of a file: the exact ones, then those of its class."""
+    found = [*configured(space), *marked(space, qualname.partition(".")[0])]
+    for name in dict.fromkeys([qualname, qualname.partition(".")[0]]):
+        yield from (hint for hint in found if hint.qualname == name)
+
+
+def configured(space: Namespace) -> Iterator[Hint]:
+    """Factories of the configuration for names of this file."""
+    for name, place in space.loader.factories:
+        module, _, qualname = name.partition(":")
+        path, _, function = place.rpartition(":")
+        if os.path.abspath(space.path).endswith(f"{os.sep}{module.replace('.', os.sep)}.py"):
+            yield Hint(f"{os.path.basename(path)}:{function}()", qualname, partial(called, space, path, function))
+
+
+def called(space: Namespace, path: str, function: str) -> Any:
+    """What a factory of another file of the project returns."""
+    factory: Any = space.loader.space(path).resolve(function)
+    return factory()
+
+
+def marked(space: Namespace, name: str) -> Iterator[Hint]:
+    """Functions marked with `example_for(name)`, in this file and in others of the project."""
+    yield from marked_in(space, space.path, name, name)
+    if not any(True for _ in itertools.islice(project_files(os.path.abspath(space.path)), 1)):
+        return
+    paths = (path for path in files_with(space, name) if MARK in read(path))
+    for path in itertools.islice(paths, FILES):
+        try:
+            other = space.loader.space(path)
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+        alias = alias_of(space, other, name)
+        if alias:
+            yield from marked_in(other, path, alias, name)
+
+
+def marked_in(space: Namespace, path: str, alias: str, name: str) -> Iterator[Hint]:
+    """Marked functions of one file; `alias` is what the file calls the thing."""
+    for node in space.tree.body:
+        if isinstance(node, ast.FunctionDef):
+            for said in filter(None, map(marking, node.decorator_list)):
+                if said == alias or said.startswith(f"{alias}."):
+                    label = f"{os.path.basename(path)}:{node.name}()"
+                    yield Hint(label, name + said.removeprefix(alias), partial(called, space, path, node.name))
+
+
+def marking(decorator: ast.expr) -> str:
+    """What a decorator says that the function is an example for, or nothing."""
+    match decorator:
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[target]) if name == MARK:
+            said = target.value if isinstance(target, ast.Constant) else ast.unparse(target)
+            return str(said).rpartition(":")[2]
+    return ""
+
+
+def read(path: str) -> str:
+    """The text of a file; nothing if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def given(hint: Hint, space: Namespace, target: Target) -> Arguments:
+    """The receiver and the arguments of a call of the target, as a factory says. TypeError if it says nothing."""
+    value = hint.make()
+    holder = space.resolve(hint.qualname)
+    if isinstance(holder, type) and not issubclass(holder, torch.autograd.Function):
+        made, *rest = value if isinstance(value, tuple) else (value,)
+        if not isinstance(made, holder):
+            raise TypeError(f"{hint.label} gives no {holder.__name__}")
+        return Arguments(made, *(spread(rest[0]) if len(rest) == 1 else (tuple(rest), {})))
+    return Arguments(None, *spread(value))
+
+
+def spread(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments out of a tuple, dictionary or single value."""
+    if isinstance(value, tuple):
+        return value, {}
+    return ((), value) if isinstance(value, dict) else ((value,), {})
+
+
+def run(hint: Hint, space: Namespace, target: Target) -> Any:
+    """Calls the target, or the instance that leads to it, as a factory says."""
+    arguments = given(hint, space, target)
+    if arguments.receiver is None:
+        function: Any = space.resolve(hint.qualname)
+        if isinstance(function, type) and issubclass(function, torch.autograd.Function):
+            return there_and_back(Example(hint.label, lambda: arguments.args, function))
+        return function(*arguments.args, **arguments.kwargs)
+    if arguments.args or arguments.kwargs:
+        return arguments.receiver(*arguments.args, **arguments.kwargs)
+    name = target.qualname.partition(".")[2]
+    return arguments.receiver if name in ("", "__init__", "forward") else getattr(arguments.receiver, name)()
+
+
+def instance(hint: Hint, space: Namespace, target: Target) -> Any:
+    """The instance that a factory makes."""
+    return given(hint, space, target).receiver

@@ -1,0 +1,143 @@
+"""Factories of the configuration and functions marked with `example_for`: what users say themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+pytest.importorskip("torch")
+
+import runtime_check
+from torchlint.cli import main
+
+#: Nothing but a hint can make a `Secret` that the constructor takes, or find the key.
+NET = """import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, secret):
+        super().__init__()
+        width = secret.open("sesame").width
+        self.layers = [nn.Linear(width, width) for _ in range(3)]
+
+    def forward(self, x, key):
+        if key != "sesame":
+            raise KeyError(key)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def train(model, secret):
+    total = 0.0
+    for x in secret.open("sesame").batches:
+        loss = model(x).sum()
+        loss.backward()
+        total += loss
+    return total
+"""
+FACTORIES = """import torch
+from torch import nn
+
+from pkg.net import Net
+
+
+class Opened:
+    width = 4
+    batches = [torch.randn(2, 4)] * 12
+
+
+class Secret:
+    def open(self, word):
+        assert word == "sesame"
+        return Opened()
+
+
+def make_net():
+    return Net(Secret()), (torch.randn(2, 4), "sesame")
+
+
+def make_arguments():
+    return nn.Linear(4, 4), Secret()
+"""
+CONFIG = """[tool.torchlint.confirm.factories]
+"pkg.net:Net" = "tests/factories.py:make_net"
+"pkg.net:train" = "tests/factories.py:make_arguments"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    write("pkg/__init__.py", "")
+    write("pkg/net.py", NET)
+
+
+def write(name: str, text: str) -> None:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text(text)
+
+
+def confirm(*options: str) -> Result:
+    return CliRunner().invoke(main, ["confirm", "pkg/net.py", "--output-format", "json", *options])
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """Results by code."""
+    return {row["code"]: row for row in json.loads(confirm("--select", "TL405,TL201").stdout)["results"]}
+
+
+def test_without_hints_nothing_can_be_said() -> None:
+    assert {row["verdict"] for row in results().values()} <= {"not-reached", "cannot-tell"}
+
+
+def test_factories_of_the_configuration_make_what_is_needed() -> None:
+    write("tests/factories.py", FACTORIES)
+    write("pyproject.toml", CONFIG)
+    found = results()
+    assert found["TL405"]["verdict"] == found["TL201"]["verdict"] == "confirmed", found
+    assert found["TL405"]["how"] == "with factories.py:make_net()"
+    assert found["TL201"]["how"] == "with factories.py:make_arguments()"
+
+
+def test_marked_functions_are_found_in_the_project() -> None:
+    write("pyproject.toml", "")
+    marked = FACTORIES.replace("def make_net", "@runtime_check.example_for(Net)\ndef make_net")
+    marked = marked.replace("def make_arguments", "@runtime_check.example_for('pkg.net:train')\ndef make_arguments")
+    marked = marked.replace("import Net", "import Net, train").replace("import torch\n", "import torch, runtime_check\n", 1)
+    write("tests/examples.py", marked)
+    found = results()
+    assert found["TL405"]["verdict"] == found["TL201"]["verdict"] == "confirmed", found
+    assert found["TL405"]["how"] == "with examples.py:make_net()"
+
+
+def test_the_mark_changes_nothing() -> None:
+    def example() -> int:
+        return 1
+
+    assert runtime_check.example_for("pkg:Net")(example) is example
+
+
+def test_a_factory_serves_checks_of_modules_too() -> None:
+    write("tests/factories.py", FACTORIES)
+    write("pyproject.toml", CONFIG)
+    (row,) = json.loads(confirm("--select", "TL428").stdout)["examined"]
+    assert row["verdict"] == "confirmed", row
+
+
+@pytest.mark.parametrize(("config", "said"), [
+    ("[tool.torchlint.confirm]\nfactorys = {}", "unknown key 'factorys'; did you mean 'factories'?"),
+    ("[tool.torchlint.confirm.factories]\nNet = 'a.py:f'", "'Net' is no name such as"),
+    ("[tool.torchlint.confirm.factories]\n'a:Net' = 'a.f'", "needs a place such as"),
+    ("[tool.torchlint.confirm.factories]\n'a:Net' = 'gone.py:f'", "there is no file gone.py"),
+])
+def test_a_configuration_that_is_wrong_is_one_line_and_2(config: str, said: str) -> None:
+    write("pyproject.toml", config)
+    done = confirm()
+    assert done.exit_code == 2 and said in done.stderr, done.stderr
