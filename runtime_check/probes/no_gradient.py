@@ -7,7 +7,7 @@ import re
 import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes.bench import Bench, Way, doubtful, first_decisive
+from runtime_check.probes.bench import Bench, Program, Way, doubtful, first_decisive
 from runtime_check.probes.gradients import Record, measure, norm
 from runtime_check.probes.not_registered import attributes, owners
 
@@ -41,9 +41,16 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
     if not bad.run.reached:
         bench.note(bad.run.trouble)
         return None
-    if bench.case.code == UNUSED_LAYER:
-        return judge_layer(bench, bad, holders)
     other = bench.same(way)
+    if bench.case.code == UNUSED_LAYER:
+        outcome = judge_layer(bench, bench.flagged, bad, holders)
+        if outcome.verdict is not Verdict.CONFIRMED or bench.corrected is None or other is None:
+            return outcome
+        kept: list[torch.nn.Module] = []
+        repeated = measure(bench, bench.corrected, other, after=lambda frame, index: kept.extend(owners(frame)))
+        if judge_layer(bench, bench.corrected, repeated, kept).verdict is Verdict.CONFIRMED:
+            return cannot_tell("so it is in the corrected program", outcome.evidence, bad.run.label)
+        return outcome
     good = None if bench.corrected is None or other is None else measure(bench, bench.corrected, other)
     said = cut_off(bad)
     if said:
@@ -89,9 +96,9 @@ def compared(bench: Bench, bad: Record, good: Record) -> Outcome:
     return Outcome(Verdict.CONFIRMED, f"{leaf} {part}", tuple(rows), bad.run.label)
 
 
-def judge_layer(bench: Bench, bad: Record, holders: list[torch.nn.Module]) -> Outcome:
+def judge_layer(bench: Bench, program: Program, bad: Record, holders: list[torch.nn.Module]) -> Outcome:
     """The outcome for a layer that no forward uses: it has no gradient while others have."""
-    names = set().union(*(attributes(bench.flagged.text, spot) for spot in bench.flagged.spots))
+    names = set().union(*(attributes(program.text, spot) for spot in program.spots))
     if not bad.backwards:
         return doubtful(bad.run, "no backward could be run from the result")
     layers = [getattr(holder, name, None) for holder in holders for name in names]
