@@ -132,16 +132,31 @@ def check(model: FileModel) -> Iterator[Hit]:
     for name in ("to", "cuda"):
         for call in model.calls_named(name):
             loops = model.place(call).loops
-            if not loops or not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name):
+            if not loops or not isinstance(call.func, ast.Attribute):
                 continue
             moved = call.func.value
-            loop = widest(model, moved, loops)
+            if isinstance(moved, ast.Attribute) and stored_once(model, moved):
+                loop: ast.AST | None = loops[0]
+            elif isinstance(moved, ast.Name):
+                loop = widest(model, moved, loops)
+            else:
+                continue
             if loop is None or few_passes(loop) or not is_device(model, call, loop):
                 continue
             if on_host(model, moved) and not changed(model, moved, loop):
                 yield Hit(
-                    call, f"`{moved.id}` is moved to the device again in every pass; move it once, before the loop",
+                    call, f"`{ast.unparse(moved)}` is moved to the device again in every pass; move it before the loop",
                     confidence=Confidence.LIKELY)
+
+
+def stored_once(model: FileModel, expr: ast.Attribute) -> bool:
+    """Whether an expression is an attribute of self that only `__init__` sets."""
+    cls, function = model.class_of(expr), model.function(expr)
+    if cls is None or function is None or not isinstance(expr.value, ast.Name):
+        return False
+    stores = cls.stores.get(expr.attr, [])
+    return expr.value.id == function.self_name and len(stores) == 1 and (
+        stores[0][0] is not None and stores[0][0].name == "__init__")
 
 
 def widest(model: FileModel, name: ast.Name, loops: tuple[ast.AST, ...]) -> ast.AST | None:
@@ -187,7 +202,7 @@ def on_host(model: FileModel, expr: ast.expr, depth: int = 0) -> bool:
     """Whether a tensor was surely made in host memory: by a factory without a device, and methods of its result."""
     if depth > 6:
         return False
-    if isinstance(expr, ast.Name):
+    if isinstance(expr, (ast.Name, ast.Attribute)):
         value = model.value(expr)
         site = value.site
         if not value.is_tensor or site is None or not model.has(site) or not isinstance(site, ast.expr):
@@ -207,21 +222,21 @@ def on_host(model: FileModel, expr: ast.expr, depth: int = 0) -> bool:
     return False
 
 
-def changed(model: FileModel, name: ast.Name, loop: ast.AST) -> bool:
+def changed(model: FileModel, expr: ast.Name | ast.Attribute, loop: ast.AST) -> bool:
     """Whether the tensor may change inside the loop: in place, by item, or in code that is handed it."""
-    mine = model.value(name)
+    mine = model.value(expr)
     owner = model.owner(loop)
     for event in model.flow(owner).in_loop(loop):
         same = event.target.ident == mine.ident or (mine.storage is not None and event.target.storage == mine.storage)
         if event.what in ("inplace", "data_write", "setitem") and same:
             return True
+    text = ast.unparse(expr)
     for node in ast.walk(loop):
         match node:
-            case ast.Subscript(value=ast.Name(id=base), ctx=ast.Store()) if base == name.id:
-                return True
-            case ast.AugAssign(target=ast.Name(id=base)) if base == name.id:
-                return True
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=base), attr=attr)) if base == name.id:
-                if attr.endswith("_") and not attr.endswith("__"):
+            case ast.Subscript(value=base, ctx=ast.Store()) | ast.AugAssign(target=base):
+                if ast.unparse(base) == text:
+                    return True
+            case ast.Call(func=ast.Attribute(value=base, attr=attr)) if attr.endswith("_") and not attr.endswith("__"):
+                if ast.unparse(base) == text:
                     return True
     return False
