@@ -196,6 +196,8 @@ def scaler_method(
 ) -> Value | None:
     """Methods of GradScaler."""
     first = args[0] if args else UNKNOWN
+    if name in ("step", "unscale_") and args and not first.known:
+        first = first.but(kind=Kind.OPTIMIZER, sure=Confidence.LIKELY)  # what else could it be
     match name:
         case "scale":
             return (

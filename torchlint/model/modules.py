@@ -75,6 +75,8 @@ def project_instance(run: Run, node: ast.Call, callee: Value, args: list[Value],
         return value.but(elements=(params,))
     if cls.kind is Kind.LOADER:
         return value.but(bound=args[0] if args else keywords.get("dataset"))
+    if cls.kind is Kind.SCHEDULER:
+        value = value.but(bound=args[0] if args else keywords.get("optimizer"))
     run.event("construct", node, value, args=(*args, *keywords.values()), name=cls.dotted)
     return value
 

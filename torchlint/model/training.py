@@ -47,6 +47,11 @@ def same(left: Value, right: Value) -> bool:
     return left.ident is not None and left.ident == right.ident
 
 
+def alike(left: Value, right: Value) -> bool:
+    """Whether two values are the same object, or come from one expression by way of a wrapper such as `prepare`."""
+    return same(left, right) or (left.site is not None and left.site is right.site)
+
+
 def owns(optimizer: Value, module: Value) -> bool | None:
     """Whether an optimizer steps the parameters of a module; None if that cannot be told."""
     params = optimizer.elements[0] if optimizer.elements else None

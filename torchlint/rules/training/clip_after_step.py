@@ -216,8 +216,8 @@ def check(model: FileModel) -> Iterator[Hit]:
             place = training.place_of(model, clip)
             if place in seen or training.measures(model, clip):
                 continue
-            step = stepped_before(model, flow, clip)
-            sure = training.belongs(flow, clip, step) if step is not None else None
+            pairs = ((step, training.belongs(flow, clip, step)) for step in stepped_before(flow, clip))
+            step, sure = next(((step, sure) for step, sure in pairs if sure is not None), (None, None))
             if step is None or sure is None or stepped_again(flow, clip, step):
                 continue
             seen.add(place)
@@ -229,8 +229,8 @@ def check(model: FileModel) -> Iterator[Hit]:
             )
 
 
-def stepped_before(model: FileModel, flow: Flow, clip: Event) -> Event | None:
-    """The step that surely came between the last backward and a clip."""
+def stepped_before(flow: Flow, clip: Event) -> list[Event]:
+    """The steps that surely came between the last backward and a clip, the latest first."""
     at = flow.events.index(clip)
     steps: list[Event] = []
     arms: set[tuple[ast.AST, bool]] = set()  # in which a backward was found; the other arms are still open
@@ -242,12 +242,12 @@ def stepped_before(model: FileModel, flow: Flow, clip: Event) -> Event | None:
         if event.what == "step" and training.is_stepped(event):
             steps.append(event)
         elif event.what == "unknown_step" or (event.what != "backward" and training.fills(event)):
-            return None
+            return []
         elif event.what == "backward":
             arms |= set(event.guards) - set(clip.guards)
             if not arms:
-                return steps[-1] if surely(steps, clip) else None
-    return steps[-1] if arms and surely(steps, clip) else None
+                return steps if surely(steps, clip) else []
+    return steps if arms and surely(steps, clip) else []
 
 
 def surely(steps: list[Event], clip: Event) -> bool:

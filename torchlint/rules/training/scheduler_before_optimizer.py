@@ -249,12 +249,13 @@ def first_step(model: FileModel, flow: Flow, event: Event) -> Event | None:
     for before in flow.events[:at]:
         if before.excludes(event):
             continue
-        if before.what in ("step", "unknown_step") and not training.different(before.target, optimizer):
+        other = training.different(before.target, optimizer) and not training.alike(before.target, optimizer)
+        if before.what in ("step", "unknown_step") and not other:
             return None
         if before.what in ("unknown_call", "train", "eval") and any(may_hold(arg, optimizer) for arg in before.args):
             return None
     for after in flow.events[at + 1 :]:
-        if after.what == "step" and training.same(after.target, optimizer) and training.inside(after, event.loops):
+        if after.what == "step" and training.alike(after.target, optimizer) and training.inside(after, event.loops):
             return None if after.excludes(event) or waits(model, event, after) else after
     return None
 
@@ -269,7 +270,8 @@ def waits(model: FileModel, event: Event, step: Event) -> bool:
     bound: set[str] = set()
     for loop in event.loops:
         bound |= {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    for node, _ in set(event.guards) - set(step.guards):
+    shared = {(tested(node), arm) for node, arm in step.guards}
+    for node in (node for node, arm in event.guards if (tested(node), arm) not in shared):
         tests = [node.test] if isinstance(node, ast.If) else [node]
         for part in (part for test in tests for part in ast.walk(test)):
             if isinstance(part, ast.Attribute) or (isinstance(part, ast.Name) and part.id in bound):
@@ -277,6 +279,11 @@ def waits(model: FileModel, event: Event, step: Event) -> bool:
             if not event.loops and isinstance(part, ast.Name):
                 return True
     return not model.holds(event.node)
+
+
+def tested(node: ast.AST) -> str:
+    """The condition of an `if`, so that two of them on the same one can be told."""
+    return ast.dump(node.test) if isinstance(node, ast.If) else str(id(node))
 
 
 def step_later(model: FileModel, event: Event, step: Event) -> Repair | None:

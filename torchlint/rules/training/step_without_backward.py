@@ -186,11 +186,14 @@ CLEAN = [
             self.net(x).sum().backward()
 
 
-    def saliency(net, x):
+    def fisher(net, batches):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        optimizer.zero_grad()
-        net(x).sum().backward()
-        return x.grad, optimizer
+        total = 0.0
+        for x in batches:
+            optimizer.zero_grad()
+            net(x).sum().backward()
+            total += sum(p.grad.pow(2).sum().item() for p in net.parameters())
+        return total
     """,
     """
     import torch
@@ -220,14 +223,14 @@ def check(model: FileModel) -> Iterator[Hit]:
         for made in flow.of("make_optimizer"):
             if made.depth or not whole(flow, made):
                 continue
-            for event, message in lonely(flow, made):
+            for event, message in lonely(model, flow, made):
                 place = training.place_of(model, event)
                 if place not in seen and keeps_to_itself(model, flow, made, owner):
                     seen.add(place)
                     yield Hit(place, message, confidence=min(event.target.sure, made.target.sure))
 
 
-def lonely(flow: Flow, made: Event) -> Iterator[tuple[Event, str]]:
+def lonely(model: FileModel, flow: Flow, made: Event) -> Iterator[tuple[Event, str]]:
     """Steps of an optimizer without backwards, or backwards in a loop that clears but never steps."""
     steps = [e for e in flow.of("step") if training.same(e.target, made.target)]
     if not any(training.fills(event) for event in flow.events):
@@ -235,12 +238,19 @@ def lonely(flow: Flow, made: Event) -> Iterator[tuple[Event, str]]:
             if training.is_stepped(step) and any(e.what == "call" and e.grad and e.loops[:1] == step.loops[:1]
                                                  for e in flow.events if step.loops or not e.loops):
                 yield step, "no gradient is ever computed for this step; call `backward()` on the loss before it"
-    elif not steps:
+    elif not steps and not (reads_gradients(model, flow, made) or flow.of("clip", "register_hook")):
         clears = [e for e in flow.of("zero_grad") if training.same(e.target, made.target) and e.loops]
         for event in flow.of("backward"):
             if event.loops and any(clear.loops[-1] is event.loops[-1] for clear in clears):
                 yield event, "nothing steps on these gradients; call `optimizer.step()` after `backward()`"
                 return
+
+
+def reads_gradients(model: FileModel, flow: Flow, made: Event) -> bool:
+    """Whether the code looks at `.grad` itself, as penalties and saliency do."""
+    nodes = [made.node, *(event.inner for event in flow.events if event.inner is not None and model.has(event.inner))]
+    owners = {model.owner(node) for node in nodes}
+    return any(model.owner(attribute) in owners for attribute in model.attributes_named("grad"))
 
 
 def whole(flow: Flow, made: Event) -> bool:

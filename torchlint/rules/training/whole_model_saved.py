@@ -4,8 +4,8 @@
 The file can be read only where that class can be imported under the same name, breaks when the class changes,
 and since torch 2.6 needs `weights_only=False`, which runs whatever code a file contains.
 
-Save `model.state_dict()`, and load it into a model that the code builds. A file that is read back at once by the
-same program is no harm.
+Save `model.state_dict()`, and load it into a model that the code builds. A file that is written only to measure
+its size is no harm.
 
 No claim: what goes wrong needs a second program, with other code or another torch, that reads the file.
 """
@@ -102,7 +102,14 @@ CLEAN = [
         torch.save(obj, file)
 
 
+    def size(net):
+        buffer = io.BytesIO()
+        torch.save(net, buffer)
+        return buffer.tell()
+
+
     save(torch.ones(3), io.BytesIO())
+    print(size(model))
     """,
 ]
 
@@ -117,7 +124,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         value = model.value(given)
         modules = [part for part in (value, *value.parts()) if is_whole(part)]
-        if modules and not loaded_at_once(model, call):
+        if modules and not is_measured(model, call):
             fix = None
             if value.kind is Kind.MODULE:
                 fix = edits.repair("Save the weights", edits.append_method_call(model, given, ".state_dict()"))
@@ -134,12 +141,10 @@ def is_whole(value: Value) -> bool:
     return value.kind is Kind.MODULE and not value.name.startswith("torch.jit.") and "compiled" not in value.facts
 
 
-def loaded_at_once(model: FileModel, call: ast.Call) -> bool:
-    """Whether the same function reads what it wrote, as tests and size measurements do."""
+def is_measured(model: FileModel, call: ast.Call) -> bool:
+    """Whether the function around only wants to know how large the file is."""
     owner = model.place(call).function
-    if owner is None:
-        return False
-    return any(model.place(load).function is owner for load in model.calls_named("load")) or any(
-        isinstance(node, ast.Attribute) and node.attr in ("getsize", "getvalue", "tell", "getbuffer")
-        for node in ast.walk(owner)
+    measures = ("getsize", "getvalue", "tell", "getbuffer")
+    return owner is not None and any(
+        isinstance(node, ast.Attribute) and node.attr in measures for node in ast.walk(owner)
     )
