@@ -16,7 +16,7 @@ import ast
 from collections.abc import Iterator
 
 from torchlint.findings import Severity
-from torchlint.model import FileModel, FunctionInfo, Kind, training
+from torchlint.model import FileModel, FunctionInfo, Kind, Value, training
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL531", "run-not-seeded", Severity.ADVICE, default=False, triggers=("backward",))
@@ -146,7 +146,7 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Scripts that train, and generators that they use and do not seed."""
     flow = model.flow()
-    makes = [event for event in flow.of("make_optimizer") if training.place_of(model, event) is not None]
+    makes = [event for event in flow.of("make_optimizer") if event.args and has_weights(event.args[0])]
     if not makes or not flow.of("backward") or not flow.of("step"):
         return
     seeded = seeded_kinds(model, model.nodes(ast.Call))
@@ -159,6 +159,13 @@ def check(model: FileModel) -> Iterator[Hit]:
         use = first_use(model, kind) if kind not in seeded else None
         if use is not None:
             yield Hit(use, f"torch is seeded, but not `{kind}`, which this draws from; seed it as well")
+
+
+def has_weights(params: Value) -> bool:
+    """Whether an optimizer is given parameters of modules, which start at random, and not tensors made by hand."""
+    return params.kind is Kind.PARAMETERS or any(
+        part.kind is Kind.PARAMETERS or part.role == "parameter" for part in params.parts()
+    )
 
 
 def seeded_kinds(model: FileModel, calls: list[ast.Call], depth: int = 0) -> set[str] | None:
