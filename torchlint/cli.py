@@ -5,6 +5,7 @@ Exit status: 0 nothing found (or all fixed), 1 findings, 2 the job could not be 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,18 +15,20 @@ from typing import Any, NoReturn
 import click
 
 from torchlint import __version__, cache
+from torchlint.asking import Asker
 from torchlint.builtin import every_rule
 from torchlint.commands import check, show
-from torchlint.config import ConfigError
+from torchlint.config import ConfigError, did_you_mean
 from torchlint.docs import build
 from torchlint.new import NewRuleError, create
-from torchlint.output import Progress, fail, put, say
+from torchlint.output import Progress, columns, fail, put, say
 from torchlint.report import FORMATS, render, wants_colour
 from torchlint.rule import LAYERS, Rule
-from torchlint.select import find_rule
+from torchlint.select import find_rules
 
 HELP = {"help_option_names": ["-h", "--help"]}
 VERBOSE = "Show where a fault of torchlint itself comes from."
+WIDTHS = 100, 120  # of text that goes to no terminal, and the most on one
 Decorated = Callable[..., Any]
 RESERVED = {"lsp": "the language server"}  # so that a path never changes its meaning
 
@@ -46,6 +49,10 @@ class Front(click.Command):
         if args and args[0] in self.commands:
             command = self.commands[args[0]]
             return command.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        if args and not args[0].startswith("-") and not os.path.lexists(args[0]):
+            near = did_you_mean(args[0], self.commands)
+            if near:
+                raise click.UsageError(f"{args[0]}: no such file, directory or command{near}")
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -125,6 +132,8 @@ def choosing(command: Decorated) -> Decorated:
 @click.option("--fix", is_flag=True, help="Make the safe fixes.")
 @click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: those that change what runs, too.")
 @click.option("--diff", is_flag=True, help="Print what --fix would change as a patch; change nothing.")
+@click.option("--interactive", is_flag=True, help="With --fix or --diff: show each fix and ask.")
+@click.option("--verify", is_flag=True, help="With --fix or --diff: run the code before and after. Needs torch.")
 @click.option("--output-format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--output-file", type=click.Path(dir_okay=False), help="Write the report there.")
 @click.option("--statistics", is_flag=True, help="Count findings by rule instead of listing them.")
@@ -142,6 +151,8 @@ def main(
     fix: bool,
     unsafe_fixes: bool,
     diff: bool,
+    interactive: bool,
+    verify: bool,
     stdin_filename: str,
     quiet: bool,
     exit_zero: bool,
@@ -153,10 +164,15 @@ def main(
     PATHS are files and directories; - is standard input.
     """
     _refuse(paths, stdin_filename, **how)
-    request = check.Request(paths, choices, fix, unsafe_fixes, diff, stdin_filename)
+    extra = {"--unsafe-fixes": unsafe_fixes, "--interactive": interactive, "--verify": verify}
+    _refuse_without_fix(fix or diff, **extra)
+    request = check.Request(paths, choices, fix, unsafe_fixes, diff, stdin_filename, verify)
+    if request.stdin and (interactive or verify):
+        raise click.UsageError("--interactive and --verify are for paths, not for standard input")
     data = sys.stdin.buffer.read() if request.stdin else b""
     with Progress(off=quiet) as progress:
-        outcome = check.run(request, data, rules=rules, progress=progress)
+        outcome = check.run(
+            request, data, rules=rules, progress=progress, choose=Asker() if interactive else None)
     if not quiet:
         say("warning", *outcome.notes)
     say("error", *map(str, outcome.report.errors))
@@ -176,6 +192,15 @@ def _refuse(paths: tuple[str, ...], name: str, form: str, output_file: str | Non
         raise click.UsageError(f"--statistics has no output format {form}")
     if output_file and not Path(output_file).absolute().parent.is_dir():
         raise click.UsageError(f"--output-file: there is no directory {Path(output_file).parent}")
+    if output_file and check.is_checked(output_file, paths):
+        raise click.UsageError(f"--output-file: {output_file} is one of the files to check; it would be overwritten")
+
+
+def _refuse_without_fix(fix: bool, **options: bool) -> None:
+    """UsageError for options that say how to fix where nothing is fixed."""
+    given = [name for name, value in options.items() if value]
+    if given and not fix:
+        raise click.UsageError(f"{given[0]} goes with --fix or --diff")
 
 
 def _print(outcome: check.Outcome, quiet: bool, form: str, output_file: str | None, statistics: bool) -> None:
@@ -189,26 +214,30 @@ def _print(outcome: check.Outcome, quiet: bool, form: str, output_file: str | No
     if statistics:
         text = check.statistics(outcome.report)
     else:
-        colour = output_file is None and wants_colour(sys.stderr if aside else sys.stdout)
-        text = render(outcome.report, form, colour=colour, summary=not quiet)
+        stream = sys.stderr if aside else sys.stdout
+        colour = output_file is None and wants_colour(stream)
+        size = columns(stream, *WIDTHS) if output_file is None else WIDTHS[0]
+        text = render(outcome.report, form, colour=colour, summary=not quiet, columns=size)
     put(text, output_file, err=aside)
 
 
 @click.command("rule", context_settings=HELP)
-@click.argument("words", nargs=-1, metavar="[CODE|NAME]...")
+@click.argument("words", nargs=-1, metavar="[CODE|PREFIX|NAME]...")
 @click.option("--all", "every", is_flag=True, help="List all rules.")
 @click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text")
 @click.pass_obj
 def rule_command(rules: Sequence[Rule] | None, /, words: tuple[str, ...], every: bool, form: str) -> int:
-    """Say what a rule finds, why it matters and what to do."""
+    """Say what a rule finds, why it matters and what to do; for a prefix such as TL2 list the rules."""
     known = every_rule() if rules is None else rules
     if bool(words) == every:
         raise click.UsageError("name rules by code or name, or give --all")
-    wanted = known if every else [rule for word in words for rule in find_rule(word, known)]
+    found = [known] if every else [find_rules(word, known) for word in words]
     if form == "json":
-        put(show.as_json(wanted))
-    else:
-        put(show.listing(wanted) if every else show.pages(wanted))
+        put(show.as_json(rule for group in found for rule in group))
+        return 0
+    plain = sys.stdout.isatty()
+    texts = [show.listing(group) if every or len(group) > 1 else show.pages(group, plain=plain) for group in found]
+    put("\n".join(texts))
     return 0
 
 
@@ -253,6 +282,7 @@ def cache_command(clear: bool) -> int:
 @choosing
 @click.option("--script", metavar="PATH:LINE:CODE",
               help="Print a Python script that repeats the experiment of one finding with torch alone.")
+@click.option("--reach", is_flag=True, help="Say instead how much of the code can be run at all, and why not more.")
 @click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
               metavar="SECONDS", help="The most that one finding may take.")
@@ -266,9 +296,10 @@ def cache_command(clear: bool) -> int:
 @click.option("--output-file", type=click.Path(dir_okay=False), help="Write the report there.")
 @click.option("-q", "--quiet", is_flag=True, help="Print results and errors, nothing else.")
 @click.option("-v", "--verbose", is_flag=True, expose_value=False, help=VERBOSE)
-def confirm_command(script: str | None, **given: Any) -> int:
+def confirm_command(script: str | None, reach: bool, **given: Any) -> int:
     """Run flagged code and say which findings are real. Needs torch."""
-    from runtime_check.main import Request, confirm_command, script_command  # late: nothing else may depend on it
+    # Late: nothing else may depend on it.
+    from runtime_check.main import Request, confirm_command, reach_command, script_command
 
     request = Request(**given)
     if script is not None:
@@ -276,7 +307,8 @@ def confirm_command(script: str | None, **given: Any) -> int:
     if not request.paths:
         raise click.UsageError("Missing argument 'PATHS...' (or --script PATH:LINE:CODE)")
     with Progress(off=request.quiet) as progress:
-        return confirm_command(request, lint_progress=progress)
+        command = reach_command if reach else confirm_command
+        return command(request, lint_progress=progress)
 
 
 main.commands = {

@@ -78,6 +78,16 @@ def discover(paths: Iterable[str], exclude: Sequence[str] = (), base: str = ".")
     return Discovery(tuple(files.values()), tuple(errors))
 
 
+def excluded(path: str, exclude: Sequence[str], base: str = ".") -> bool:
+    """Whether `exclude`, gitignore patterns relative to `base`, hold for a file, or a directory that it is in."""
+    if not exclude:
+        return False
+    layer = Layer(os.path.abspath(base), patterns(exclude))
+    path = os.path.abspath(path)
+    folders = Path(path).parents
+    return bool(layer.verdict(path)) or any(layer.verdict(str(folder), directory=True) for folder in folders)
+
+
 def _below(top: str, exclude: list[Layer], errors: list[Problem]) -> Iterator[str]:
     """Python files below the directory `top`, with an explicit stack: depth is no limit."""
     layers = [layer for layer in (*exclude, *_outer_layers(top)) if not layer.verdict(top, directory=True)]

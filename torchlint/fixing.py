@@ -1,13 +1,16 @@
 """Fixes for a whole report: which files change, what is left, and writing or showing that."""
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from torchlint.files import Source
 from torchlint.findings import Finding, Safety
-from torchlint.results import Problem, Report
+from torchlint.results import Made, Problem, Proof, Report
 from torchlint.runner import Checker
+
+Choose = Callable[[Finding, str], bool]  # asked about a fix, with the patch that it would make
+Verify = Callable[[Report, Sequence[Finding]], Sequence[Made]]  # runs the code before and after each fix
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Change:
     text: str
     data: bytes
     left: tuple[Finding, ...]
-    fixed: int
+    made: tuple[Made, ...]
 
 
 @dataclass(frozen=True)
@@ -35,18 +38,75 @@ class Repaired:
         return b"".join(patch(change.source, change.text) for change in self.changes)
 
 
-def repair(report: Report, checker: Checker, *, unsafe: bool, write: bool) -> Repaired:
+LATER = "the fix was possible only after another one"
+
+
+@dataclass
+class _Job:
+    """What is wanted of all files, and what is told of them."""
+
+    checker: Checker
+    unsafe: bool
+    choose: Choose | None = None
+    proofs: dict[tuple[str, str, str], Made] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    verified: bool = False  # whether code was run at all
+    told: dict[int, Made] = field(default_factory=dict)  # by the identity of findings, which it keeps alive
+
+    def allowed(self, finding: Finding) -> bool:
+        """Whether the finding has a fix that may be made."""
+        if finding.fix is None or not finding.fix.edits:
+            return False
+        return finding.fix.safety is Safety.SAFE or (self.unsafe and finding.fix.safety is Safety.UNSAFE)
+
+    def lint(self, source: Source) -> list[Finding]:
+        """The findings of a text; those whose fix did not stand the test have none."""
+        findings = []
+        for finding in self.checker.source(source).findings:
+            made = self.proofs.get(_key(source, finding))
+            if made is not None and made.proof is Proof.FAILED:
+                finding = replace(finding, fix=None)
+            elif made is not None:
+                self.told[id(finding)] = replace(made, finding=finding)
+            findings.append(finding)
+        return findings
+
+    def made(self, finding: Finding) -> Made:
+        """A finding whose fix was made, with what running the code showed."""
+        return self.told.get(id(finding)) or (
+            Made(finding, Proof.UNVERIFIED, LATER) if self.verified else Made(finding))
+
+
+def _key(source: Source, finding: Finding) -> tuple[str, str, str]:
+    """What makes two findings the same for a proof: file, code and the text of the line."""
+    line = finding.span.line
+    text = source.lines[line - 1] if 1 <= line <= len(source.lines) else ""
+    return finding.path, finding.code, text.strip()
+
+
+def repair(
+    report: Report,
+    checker: Checker,
+    *,
+    unsafe: bool,
+    write: bool,
+    choose: Choose | None = None,
+    verify: Verify | None = None,
+) -> Repaired:
     """Fix the files of a report; `write` says whether they are changed on disk, all or none.
 
     A file that cannot be written keeps its findings, and an error says why. A fix that was dropped
-    because it did what no fix may do is named in the notes of the new report.
+    because it did what no fix may do is named in the notes of the new report. `choose` is asked about
+    each fix. `verify` runs the code before and after each; one that fails is not made, and named.
     """
+    job = _Job(checker, unsafe, choose)
+    if verify is not None:
+        _prove(job, report, verify)
     changes: dict[str, Change] = {}
     errors: list[Problem] = []
-    notes: list[str] = []
-    for path in _to_fix(report.findings, unsafe):
+    for path in dict.fromkeys(finding.path for finding in report.findings if job.allowed(finding)):
         try:
-            change = _one(report.sources[path], checker, unsafe, notes)
+            change = _one(report.sources[path], job)
         except UnicodeEncodeError as error:
             char = error.object[error.start]
             errors.append(Problem(f"not fixed: {error.encoding} has no {char!r}", path))
@@ -57,28 +117,50 @@ def repair(report: Report, checker: Checker, *, unsafe: bool, write: bool) -> Re
         for problem in _write(changes.values()):
             errors.append(problem)
             del changes[problem.path]
+    return Repaired(_after_fixes(report, changes, errors, job.notes), tuple(changes.values()))
+
+
+def _after_fixes(report: Report, changes: dict[str, Change], errors: list[Problem], notes: list[str]) -> Report:
+    """The report of what is left."""
     kept = [finding for finding in report.findings if finding.path not in changes]
     left = [finding for change in changes.values() for finding in change.left]
-    new = replace(
+    made = tuple(one for change in changes.values() for one in change.made)
+    return replace(
         report,
         findings=tuple(sorted(kept + left, key=lambda finding: finding.order)),
         errors=(*report.errors, *errors),
         notes=(*report.notes, *notes),
-        fixed=sum(change.fixed for change in changes.values()),
+        fixed=len(made),
+        made=made,
         sources={**report.sources, **{path: _after(change) for path, change in changes.items()}},
     )
-    return Repaired(new, tuple(changes.values()))
 
 
-def _one(source: Source, checker: Checker, unsafe: bool, notes: list[str]) -> Change | None:
-    """The change of one file, None for none; dropped fixes are added to `notes`."""
-    from torchlint.fixes.apply import fix_source  # late: only fixes need libcst
+def _prove(job: _Job, report: Report, verify: Verify) -> None:
+    """Run the code before and after each fix. Of findings that look the same the worst proof counts."""
+    order = list(Proof)
+    job.verified = True
+    for made in verify(report, [finding for finding in report.findings if job.allowed(finding)]):
+        key = _key(report.sources[made.finding.path], made.finding)
+        known = job.proofs.get(key)
+        if known is None or order.index(made.proof) > order.index(known.proof):
+            job.proofs[key] = made
+        if made.proof is Proof.FAILED:
+            span = made.finding.span
+            job.notes.append(f"{made.finding.path}:{span.line}:{span.column}: the fix of {made.finding.code} "
+                             f"({made.finding.name}) was taken back: {made.why}")
 
-    result = fix_source(source, lambda text: list(checker.source(text).findings), unsafe=unsafe)
-    notes += map(str, result.dropped)
+
+def _one(source: Source, job: _Job) -> Change | None:
+    """The change of one file, None for none; dropped fixes are added to the notes."""
+    from torchlint.fixes.apply import fix_source  # late: only fixes need what they import
+
+    result = fix_source(source, job.lint, unsafe=job.unsafe, choose=job.choose)
+    job.notes += map(str, result.dropped)
     if result.text == source.text:
         return None
-    return Change(source, result.text, source.encode(result.text), result.left, len(result.applied))
+    made = tuple(job.made(finding) for finding in result.applied)
+    return Change(source, result.text, source.encode(result.text), result.left, made)
 
 
 def _write(changes: Iterable[Change]) -> list[Problem]:
@@ -94,9 +176,3 @@ def _write(changes: Iterable[Change]) -> list[Problem]:
 
 def _after(change: Change) -> Source:
     return replace(change.source, text=change.text)
-
-
-def _to_fix(findings: Iterable[Finding], unsafe: bool) -> list[str]:
-    """Paths of files with a finding that may be fixed."""
-    allowed = (Safety.SAFE, Safety.UNSAFE) if unsafe else (Safety.SAFE,)
-    return list(dict.fromkeys(f.path for f in findings if f.fix is not None and f.fix.safety in allowed))

@@ -54,6 +54,17 @@ def _silence(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def columns(stream: TextIO, default: int, most: int) -> int:
+    """How wide lines may be: what COLUMNS says, else the width of the terminal up to `most`, else `default`."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdigit() and int(said) > 0:
+        return int(said)
+    try:
+        return min(os.get_terminal_size(stream.fileno()).columns, most)
+    except (OSError, ValueError):
+        return default
+
+
 class Progress:
     """A line on a terminal that says how far a long run is; `with` takes it away at the end."""
 

@@ -1,6 +1,7 @@
 """What one run hands to the reports: frozen data."""
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,6 +23,24 @@ class Problem:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
+class Proof(enum.Enum):
+    """What running the code before and after a fix showed."""
+
+    NOT_RUN = "not run"  # nobody asked for it
+    VERIFIED = "verified"
+    UNVERIFIED = "not verified"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A fix that was made: the finding as it stood when its turn came, and what running it showed."""
+
+    finding: Finding
+    proof: Proof = Proof.NOT_RUN
+    why: str = ""  # of the proof, one sentence
+
+
 @dataclass(frozen=True)
 class Report:
     """Everything that a report may show.
@@ -35,6 +54,7 @@ class Report:
     errors: tuple[Problem, ...] = ()
     files: int = 0  # looked at, those without torch included
     fixed: int = 0  # findings that --fix removed
+    made: tuple[Made, ...] = ()  # what removed them, sorted by file
     sources: Mapping[str, Source] = field(default_factory=lambda: MappingProxyType({}))
     rules: tuple[Rule, ...] = ()
     notes: tuple[str, ...] = ()  # no fault, e.g. a preview rule selected without --preview

@@ -125,6 +125,11 @@ def find_rule(word: str, known: Sequence[Rule]) -> list[Rule]:
     return found
 
 
+def find_rules(word: str, known: Sequence[Rule]) -> list[Rule]:
+    """Rules with this code, name or alias, else those whose code begins with it. ConfigError if there is none."""
+    return [rule for rule, _ in matches(word, known)] or find_rule(word, known)
+
+
 def _codes(rule: Rule) -> tuple[str, ...]:
     return (rule.meta.code, *rule.meta.aliases)
 

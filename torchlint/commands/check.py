@@ -1,19 +1,23 @@
 """`torchlint PATHS`: check, and fix if asked to."""
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torchlint.builtin import every_rule
-from torchlint.config import Options
+from torchlint.config import ConfigError, Options
+from torchlint.discover import excluded
 from torchlint.engine import roots, unchecked
 from torchlint.files import STDIN, UnreadableFile, decode, show
-from torchlint.fixing import Repaired, repair
+from torchlint.findings import Finding, Safety
+from torchlint.fixing import Choose, Repaired, Verify, repair
 from torchlint.project import Project
-from torchlint.results import Report
+from torchlint.results import Made, Report
 from torchlint.rule import Rule
-from torchlint.runner import Checked, Checker, Progress, lint_paths
+from torchlint.runner import Checked, Checker, Progress, jobs, lint_paths
 from torchlint.select import configured, select
 
 
@@ -56,6 +60,7 @@ class Request:
     unsafe: bool = False
     diff: bool = False
     stdin_name: str = ""  # "" unless --stdin-filename is given
+    verify: bool = False
 
     @property
     def stdin(self) -> bool:
@@ -70,11 +75,12 @@ class Outcome:
     report: Report
     payload: bytes | None = None
     patch: bool = False  # the payload is a patch, and the findings are nobody's question
+    excluded: bool = False  # standard input was not looked at, which a note says
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know that is no fault."""
-        if self.report.files or self.report.errors:
+        if self.report.files or self.report.errors or self.excluded:
             return self.report.notes
         return (*self.report.notes, "no Python files here")
 
@@ -91,10 +97,11 @@ def run(
     *,
     rules: Sequence[Rule] | None = None,
     progress: Progress | None = None,
+    choose: Choose | None = None,
 ) -> Outcome:
     """Do what `request` says. `data` is standard input, `rules` replaces the rules there are.
 
-    ConfigError if the configuration or a selector is at fault.
+    `choose` is asked about each fix. ConfigError if the configuration or a selector is at fault.
     """
     known = every_rule() if rules is None else tuple(rules)
     if request.stdin:
@@ -104,8 +111,25 @@ def run(
     if not (request.fix or request.diff):
         return Outcome(report)
     checker = Checker(select(options, known), Project(roots(request.paths)))
-    fixed = repair(report, checker, unsafe=request.unsafe, write=not request.diff)
+    verify = _verifier(request, options, progress) if request.verify else None
+    fixed = repair(
+        report, checker, unsafe=request.unsafe, write=not request.diff, choose=choose, verify=verify)
     return _outcome(fixed, request, None)
+
+
+def _verifier(request: Request, options: Options, progress: Progress | None) -> Verify:
+    """What runs the code of fixes. ConfigError if there is no torch to run it with."""
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError("--verify runs code and needs torch, which is not installed")
+    from runtime_check.verify import VerifyError, verify  # late: nothing else may depend on it
+
+    def run(report: Report, findings: Sequence[Finding]) -> list[Made]:
+        try:
+            return verify(report, findings, roots=roots(request.paths), jobs=jobs(options), progress=progress)
+        except VerifyError as error:
+            raise ConfigError(f"--verify: {error}") from None
+
+    return run
 
 
 def _stdin(request: Request, data: bytes, known: Sequence[Rule]) -> Outcome:
@@ -113,6 +137,11 @@ def _stdin(request: Request, data: bytes, known: Sequence[Rule]) -> Outcome:
     name = show(request.stdin_name) if request.stdin_name else STDIN
     options = request.choices.options([request.stdin_name] if request.stdin_name else [], known)
     selection = select(options, known)
+    if request.stdin_name and (excluded(request.stdin_name, options.exclude, options.base)
+                               or excluded(request.stdin_name, request.choices.exclude)):
+        report = Report(rules=tuple(known), notes=(*selection.notes, f"{name} is excluded"))
+        payload = b"" if request.diff else data if request.fix else None
+        return Outcome(report, payload, request.diff, excluded=True)
     checker = Checker(selection, Project(roots([request.stdin_name] if request.stdin_name else [])))
     try:
         checked = checker.source(decode(data, name))
@@ -128,10 +157,30 @@ def _stdin(request: Request, data: bytes, known: Sequence[Rule]) -> Outcome:
 def _outcome(fixed: Repaired, request: Request, data: bytes | None) -> Outcome:
     """The outcome of fixing: a patch, the text of standard input, or a report of what is left."""
     if request.diff:
-        return Outcome(fixed.report, fixed.patch(), patch=True)
+        return Outcome(_with_note(fixed.report, request), fixed.patch(), patch=True)
     if data is not None:
         return Outcome(fixed.report, fixed.changes[0].data if fixed.changes else data)
     return Outcome(fixed.report)
+
+
+def _with_note(report: Report, request: Request) -> Report:
+    """The report, with a word on the fixes that a patch leaves out for want of --unsafe-fixes."""
+    more = report.fixable(Safety.UNSAFE)
+    if request.unsafe or not more:
+        return report
+    said = "1 more fix needs" if more == 1 else f"{more} more fixes need"
+    return replace(report, notes=(*report.notes, f"{said} --unsafe-fixes: it may change what runs"))
+
+
+def is_checked(file: str, paths: Sequence[str]) -> bool:
+    """Whether a file that is there is one that `paths` name or contain."""
+    if not os.path.exists(file):
+        return False
+    real = os.path.realpath(file)
+    for path in map(os.path.realpath, paths):
+        if real == path or (real.endswith((".py", ".pyi", ".ipynb")) and real.startswith(path + os.sep)):
+            return True
+    return False
 
 
 def statistics(report: Report) -> str:

@@ -31,8 +31,8 @@ def to_registered(
     """Wrap a list, tuple, comprehension or dict in `nn.ModuleList(...)`/`nn.ModuleDict(...)`.
 
     `value` is what is assigned to the attribute (a name counts as a list); `uses` are the places that
-    read it (`self.layers`). `element` is "Module" or "Parameter". The repair is SAFE if every use is
-    one that torch's container offers, UNSAFE if something else is done with it; None if that is sure
+    read it (`self.layers`). `element` is "Module" or "Parameter". The repair is SAFE if all elements are
+    in sight and every use is one that torch's container offers, else UNSAFE; None if a use is sure
     to fail (`self.layers.index(x)`), for sets, and for dicts with keys that are no strings.
     """
     kind = "Dict" if isinstance(value, (ast.Dict, ast.DictComp)) or _makes(model, value, "dict") else "List"
@@ -46,8 +46,17 @@ def to_registered(
     edits = _wrap(model, value, spelled.text)
     if not edits:
         return None
-    safety = Safety.SAFE if all(fits) else Safety.UNSAFE
+    known = all(fits) and not isinstance(model.parent(value), ast.AnnAssign)  # else the annotation would lie
+    safety = Safety.SAFE if known and not _empty(value) else Safety.UNSAFE
     return Repair(f"Keep them in nn.{element}{kind}", edits, spelled.imports, safety)
+
+
+def _empty(value: ast.expr) -> bool:
+    """Whether a container is empty as it is made: what it gets later may be registered under another name."""
+    match value:
+        case ast.List(elts=[]) | ast.Dict(keys=[]) | ast.Tuple(elts=[]) | ast.Call(args=[], keywords=[]):
+            return True
+    return False
 
 
 def _makes(model: FileModel, value: ast.expr, *names: str) -> bool:

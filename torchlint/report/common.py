@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from torchlint.findings import Finding, Severity
+from torchlint.findings import Edit, Finding, Fix, Severity
 from torchlint.results import Report
 from torchlint.rule import Rule
 
@@ -48,6 +48,19 @@ def plural(count: int, word: str) -> str:
 def by_severity(report: Report) -> dict[Severity, int]:
     """How many findings there are of each severity, worst first."""
     return {severity: sum(f.severity is severity for f in report.findings) for severity in Severity}
+
+
+def whole(fix: Fix, path: str, report: Report) -> tuple[Edit, ...]:
+    """All edits of a fix, those for the imports that it needs included, if the source is known."""
+    source = report.sources.get(path)
+    if source is None or not fix.imports or not fix.edits:
+        return fix.edits
+    from torchlint.fixes.imports import import_edits  # late: few reports have such a fix
+
+    try:
+        return (*import_edits(source, fix.imports), *fix.edits)
+    except (SyntaxError, ValueError):
+        return fix.edits
 
 
 def title(finding: Finding) -> str:

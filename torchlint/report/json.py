@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
-from torchlint.findings import Finding, Fix, Safety
-from torchlint.report.common import by_severity
-from torchlint.results import Report
+from torchlint.findings import Edit, Finding, Fix, Safety
+from torchlint.report.common import by_severity, whole
+from torchlint.results import Made, Proof, Report
 
 VERSION = 1
 
@@ -18,19 +19,33 @@ def render(report: Report) -> str:
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """The report as plain data."""
+    """The report as plain data; `fixed` is there after --fix has changed something."""
+    made = {"fixed": [_made_dict(one) for one in report.made]} if report.made else {}
     return {
         "version": VERSION,
         "torchlint": report.version,
-        "findings": [finding_dict(finding) for finding in report.findings],
+        "findings": [finding_dict(finding, report) for finding in report.findings],
+        **made,
         "errors": [{"path": error.path or None, "message": error.message} for error in report.errors],
         "summary": _summary(report),
     }
 
 
-def finding_dict(finding: Finding) -> dict[str, Any]:
-    """One finding as plain data; lines and columns as in `torchlint.findings`."""
-    span = finding.span
+def _made_dict(made: Made) -> dict[str, Any]:
+    """A finding that --fix removed, where it stood when its turn came, and what running the code showed."""
+    row = finding_dict(made.finding)
+    row["fix"] = {key: value for key, value in (row["fix"] or {}).items() if key != "edits"}
+    verified = made.proof is not Proof.NOT_RUN
+    row["verification"] = {"result": made.proof.value, "why": made.why} if verified else None
+    return row
+
+
+def finding_dict(finding: Finding, report: Report | None = None) -> dict[str, Any]:
+    """One finding as plain data; lines and columns as in `torchlint.findings`.
+
+    With `report`, which has the source, the edits of its fix are complete with imports.
+    """
+    span, fix = finding.span, finding.fix
     return {
         "path": finding.path,
         "line": span.line,
@@ -44,12 +59,12 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
         "confidence": finding.confidence.word,
         "message": finding.message,
         "url": finding.url,
-        "fix": None if finding.fix is None else _fix_dict(finding.fix),
+        "fix": None if fix is None else _fix_dict(fix, whole(fix, finding.path, report or Report())),
         "fingerprint": finding.fingerprint,
     }
 
 
-def _fix_dict(fix: Fix) -> dict[str, Any]:
+def _fix_dict(fix: Fix, edits: Iterable[Edit]) -> dict[str, Any]:
     """A fix as plain data."""
     return {
         "safety": fix.safety.value,
@@ -62,7 +77,7 @@ def _fix_dict(fix: Fix) -> dict[str, Any]:
                 "end_column": edit.span.end_column,
                 "text": edit.text,
             }
-            for edit in fix.edits
+            for edit in edits
         ],
     }
 

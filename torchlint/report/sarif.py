@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from torchlint import docs
 from torchlint.findings import Edit, Finding, Severity, Span
+from torchlint.report.common import whole
 from torchlint.results import Problem, Report
 from torchlint.rule import Rule
 
@@ -26,13 +27,15 @@ def render(report: Report) -> str:
 
 def _run(report: Report) -> dict[str, Any]:
     """The run: the tool with its rules, whether it went well, what it found."""
-    positions = {rule.meta.code: number for number, rule in enumerate(report.rules)}
+    used = {finding.code for finding in report.findings}
+    rules = [rule for rule in report.rules if rule.meta.code in used]  # all of them are some hundred pages
+    positions = {rule.meta.code: number for number, rule in enumerate(rules)}
     return {
         "tool": {
             "driver": {
                 "name": "torchlint",
                 "version": report.version,
-                "rules": [_rule(rule) for rule in report.rules],
+                "rules": [_rule(rule) for rule in rules],
             }
         },
         "columnKind": "unicodeCodePoints",
@@ -92,7 +95,7 @@ def _result(finding: Finding, report: Report, positions: dict[str, int]) -> dict
         properties["fixSafety"] = finding.fix.safety.value
         change = {
             "artifactLocation": {"uri": uri(finding.path)},
-            "replacements": [_replacement(edit) for edit in finding.fix.edits],
+            "replacements": [_replacement(edit) for edit in whole(finding.fix, finding.path, report)],
         }
         row["fixes"] = [{"description": {"text": finding.fix.title}, "artifactChanges": [change]}]
     return row

@@ -8,9 +8,10 @@ from torchlint.docs import explain
 from torchlint.findings import Confidence, Finding, Fix, Safety
 from torchlint.report.colour import SEVERITY_STYLES, Paint, painter
 from torchlint.report.common import by_severity, plural, rules_by_code, title, visible, width
-from torchlint.results import Report
+from torchlint.results import Made, Proof, Report
 
-LINE_WIDTH = 100  # of reasons and of excerpts of source
+LINE_WIDTH = 100  # of reasons and of excerpts of source, unless told otherwise
+LEAST_WIDTH = 40
 TAB = 4
 MARK = "^"
 _FIX_HINTS = {
@@ -31,25 +32,26 @@ def concise(report: Report, *, colour: bool = False) -> str:
     return "".join(lines)
 
 
-def full(report: Report, *, colour: bool = False, summary: bool = True) -> str:
-    """Each finding with its line of source, and a summary unless that is not wanted.
+def full(report: Report, *, colour: bool = False, summary: bool = True, columns: int = LINE_WIDTH) -> str:
+    """What was fixed, each finding with its line of source, and a summary unless that is not wanted.
 
     Why it matters and what to do is said where a rule is first met: a file with one fault forty
-    times does not repeat it forty times.
+    times does not repeat it forty times. `columns` is how long lines of reasons and source get.
     """
     paint = painter(colour)
+    columns = max(columns, LEAST_WIDTH)
     rules = rules_by_code(report)
     told: set[str] = set()
-    blocks = []
+    blocks = ["".join(_made(made, paint) for made in report.made) + "\n"] if report.made and summary else []
     for finding in report.findings:
-        lines = [_headline(finding, paint), *_excerpt(report.line(finding), finding, paint)]
+        lines = [_headline(finding, paint), *_excerpt(report.line(finding), finding, paint, columns)]
         rule = rules.get(finding.code)
         if rule is not None and finding.code not in told:
             told.add(finding.code)
             reason = explain(rule.doc)
-            lines += _remark("why", reason.why, paint) + _remark("do", reason.advice, paint)
+            lines += _remark("why", reason.why, paint, columns) + _remark("do", reason.advice, paint, columns)
         if finding.fix is not None:
-            lines += _remark("fix", _hint(finding.fix), paint)
+            lines += _remark("fix", _hint(finding.fix), paint, columns)
         blocks.append("\n".join(lines) + "\n\n")
     return "".join(blocks) + (_summary(report, paint) if summary else "")
 
@@ -71,23 +73,32 @@ def _hint(fix: Fix) -> str:
     return f"{visible(fix.title)} ({_FIX_HINTS[fix.safety]})"
 
 
-def _remark(label: str, said: str, paint: Paint) -> list[str]:
+def _made(made: Made, paint: Paint) -> str:
+    """A fix that was made, on one line, and below it what running the code showed."""
+    finding = made.finding
+    place = f"{visible(finding.path)}:{finding.span.line}:{finding.span.column}"
+    what = f": {visible(finding.fix.title)}" if finding.fix is not None else ""
+    proof = "" if made.proof is Proof.NOT_RUN else f"  {made.proof.value}: {visible(made.why)}\n"
+    return f"{paint('fixed', 'green')} {place}: {title(finding)}{what}\n{proof}"
+
+
+def _remark(label: str, said: str, paint: Paint, columns: int) -> list[str]:
     """A labelled paragraph, wrapped and indented."""
     if not said:
         return []
-    lines = textwrap.wrap(said, LINE_WIDTH - 7, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(said, columns - 7, break_long_words=False, break_on_hyphens=False)
     head = paint(f"{label:<4}", "blue")
     return [f"  {head} {lines[0]}", *(f"       {line}" for line in lines[1:])]
 
 
-def _excerpt(line: str, finding: Finding, paint: Paint) -> list[str]:
+def _excerpt(line: str, finding: Finding, paint: Paint, columns: int) -> list[str]:
     """The line of source with marks under the finding; nothing if the line is not known."""
     if not line.strip():
         return []
     span = finding.span
     start = min(span.column - 1, len(line))
     end = span.end_column - 1 if span.end_line == span.line else len(line.rstrip())
-    shown, before, size = _laid_out(line, start, max(end, start + 1))
+    shown, before, size = _laid_out(line, start, max(end, start + 1), columns)
     number = str(span.line)
     gutter = " " * len(number)
     style = SEVERITY_STYLES[finding.severity]
@@ -97,7 +108,7 @@ def _excerpt(line: str, finding: Finding, paint: Paint) -> list[str]:
     ]
 
 
-def _laid_out(line: str, start: int, end: int) -> tuple[str, int, int]:
+def _laid_out(line: str, start: int, end: int, columns: int) -> tuple[str, int, int]:
     """`line` as a terminal shows it, the column where characters `start` to `end` begin, and their width.
 
     Tabs become spaces, invisible characters escapes. A long line is cut on both sides.
@@ -113,7 +124,7 @@ def _laid_out(line: str, start: int, end: int) -> tuple[str, int, int]:
             size = width(char) if text == char else len(text)
         cells.append((text, size))
         column += size
-    first, last = _window([size for _, size in cells], start, end)
+    first, last = _window([size for _, size in cells], start, end, columns)
     left = "…" if first else ""
     right = "…" if last < len(cells) else ""
     shown = left + "".join(text for text, _ in cells[first:last]) + right
@@ -122,11 +133,11 @@ def _laid_out(line: str, start: int, end: int) -> tuple[str, int, int]:
     return shown.rstrip(), before, max(marked, 1)
 
 
-def _window(sizes: list[int], start: int, end: int) -> tuple[int, int]:
+def _window(sizes: list[int], start: int, end: int, columns: int) -> tuple[int, int]:
     """The characters to show, as a range that holds `start` and, if there is room, `end`."""
-    if sum(sizes) <= LINE_WIDTH:
+    if sum(sizes) <= columns:
         return 0, len(sizes)
-    first, room = start, LINE_WIDTH - 2
+    first, room = start, columns - 2
     last = start
     while last < min(end, len(sizes)) and room >= sizes[last]:
         room -= sizes[last]
@@ -142,7 +153,7 @@ def _window(sizes: list[int], start: int, end: int) -> tuple[int, int]:
 
 def _summary(report: Report, paint: Paint) -> str:
     """The last line: how much was found, how much of it can be fixed."""
-    fixed = f"Fixed {plural(report.fixed, 'finding')}. " if report.fixed else ""
+    fixed = f"Fixed {plural(report.fixed, 'finding')}{_verified(report)}. " if report.fixed else ""
     missed = f" {plural(len(report.errors), 'error')}: not everything was checked." if report.errors else ""
     if not report.findings:
         left = "Nothing left to report" if report.fixed else "Nothing found"
@@ -156,7 +167,16 @@ def _summary(report: Report, paint: Paint) -> str:
         said += f" --fix repairs {safe}."
     if unsafe:
         said += f" --fix --unsafe-fixes repairs {safe + unsafe}."
+    rest = len(report.findings) - safe - unsafe
+    if report.fixed and rest:
+        said += f" {rest} {'is' if rest == 1 else 'are'} left to you."
     return f"{said}{missed}\n"
+
+
+def _verified(report: Report) -> str:
+    """How many fixes were seen to do what they should by running the code."""
+    proofs = [made.proof for made in report.made if made.proof is not Proof.NOT_RUN]
+    return f" ({sum(proof is Proof.VERIFIED for proof in proofs)} verified by running the code)" if proofs else ""
 
 
 def _counted(word: str, count: int) -> str:

@@ -28,7 +28,7 @@ from torchlint.model.held import (
 )
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL405", "modules-in-plain-container", Severity.ERROR, fix=Safety.UNSAFE)
+META = Meta("TL405", "modules-in-plain-container", Severity.ERROR, fix=Safety.SAFE)
 CLAIM = NotRegistered()
 ON_PURPOSE = ("hid", "regist", "on purpose", "not train", "avoid", "frozen", "state_dict", "state dict")
 
