@@ -5,13 +5,16 @@ checkpoint, whether forward calls it or not. Autograd reaches only what takes pa
 unused layer stays None, it keeps its random start, and DistributedDataParallel stops with an error about parameters
 that were not used in producing the loss.
 
-Call the layer in forward, or delete it. A layer that only old checkpoints need deserves a comment that says so.
+Call the layer in forward, or delete it. A layer that only old checkpoints need deserves a comment that says so. Other
+files in the same folder are searched for uses; those elsewhere are not.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from torchlint.claims import NoGradient
 from torchlint.findings import Confidence, Severity
@@ -24,6 +27,7 @@ CLAIM = NoGradient()
 # Ways to reach layers without their names.
 SWEEPING = {"children", "named_children", "modules", "named_modules", "_modules", "__dict__", "get_submodule"}
 ON_PURPOSE = ("unused", "not used", "checkpoint", "compat", "keep", "legacy", "state_dict", "placeholder", "dummy")
+NEIGHBOURS = 200  # files that are looked at for uses of a layer
 PLAIN = ("torch.nn.Module", "builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol")
 
 EXAMPLES = [
@@ -215,7 +219,9 @@ def check(model: FileModel) -> Iterator[Hit]:
             value = model.value(expr)
             if value.kind is not Kind.MODULE or (value.cls is not None and not value.cls.fully_known):
                 continue
-            if has_state(value) and not mentioned(cls, name) and not comment_says(cls, stmt, ON_PURPOSE):
+            if model.place(stmt).guards or not has_state(value) or mentioned(cls, name):
+                continue
+            if not comment_says(cls, stmt, ON_PURPOSE) and not used_beside(model, name):
                 yield Hit(stmt, f"no method uses `self.{name}`, so it never learns; call it in forward or delete it",
                           confidence=min(Confidence.LIKELY, value.sure))
 
@@ -249,8 +255,20 @@ def mentioned(cls: ClassInfo, name: str) -> bool:
                 return True
         if any(name in parts(node.value) for node in model.nodes(ast.Constant) if isinstance(node.value, str)):
             return True
+        if f"`{name}`" in model.source.text:
+            return True  # the documentation speaks of it
         if any(keyword.arg == name for call in model.nodes(ast.Call) for keyword in call.keywords
                if isinstance(call.func, ast.Attribute)):
+            return True
+    return False
+
+
+def used_beside(model: FileModel, name: str) -> bool:
+    """Whether another file in the same folder has an attribute of that name."""
+    package, found = model.index.package, re.compile(rf"\.{re.escape(name)}\b")
+    for path in sorted(Path(model.source.path).parent.glob("*.py"))[:NEIGHBOURS]:
+        other = model.project.module(f"{package}.{path.stem}" if package else path.stem, model.index)
+        if other is not None and other is not model.index and found.search(other.source.text):
             return True
     return False
 
