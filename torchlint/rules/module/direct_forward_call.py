@@ -3,9 +3,9 @@
 Hooks, DDP, FSDP, torch.compile and many profilers work in `Module.__call__`. `layer.forward(x)` goes around
 it: forward and backward hooks on that layer do not run, and nothing says so.
 
-Call the module: `layer(x)`. `super().forward(x)`, a method that calls its own `self.forward`, a wrapper that does
-nothing but pass on, and classes whose `__call__` means something else are left alone, as is a call whose
-comment speaks of hooks or scripting.
+Call the module: `layer(x)`. `super().forward(x)`, a method that calls its own `self.forward`, a wrapper that passes its
+arguments on, code that is itself a hook, and classes whose `__call__` means something else are left alone, as is a call
+whose comment speaks of hooks or scripting.
 """
 from __future__ import annotations
 
@@ -164,6 +164,29 @@ CLEAN = [
             return x
 
 
+    class Adapted(nn.Module):
+        def __init__(self, model: nn.Module):
+            super().__init__()
+            self.model = model
+            self.model.register_forward_pre_hook(self.look)
+
+        def look(self, module, args):
+            print(self.model.forward(*args).shape)
+
+        def forward(self, *args, **kwargs):
+            out = self.model.forward(*args, **kwargs)
+            return out + 1
+
+
+    class Family(Called):
+        def __init__(self, *parts):
+            super().__init__()
+            self.parts = nn.ModuleList(parts)
+
+        def forward(self, x):
+            return [part.forward(x) for part in self.parts]
+
+
     class Car:
         def forward(self, distance):
             return distance
@@ -185,6 +208,8 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         if value.site is call.func.value:
             continue  # made for this one call: nobody can have hooked it
+        if in_family(model, call, value) or in_hook(model, call):
+            continue
         if comment_on(model, model.statement(call), ON_PURPOSE):
             continue
         name = ast.unparse(call.func.value)
@@ -214,15 +239,42 @@ def own_call(value: Value) -> bool:
     return known is not None and "own_call" in known.flags
 
 
+def in_family(model: FileModel, call: ast.Call, value: Value) -> bool:
+    """Whether a base of the class around the call gave calls another meaning, which its parts may share."""
+    cls = model.class_of(call)
+    if cls is None or not cls.is_module or value.cls is not None:
+        return False
+    return own_call(cls.instance()) and (not value.name or value.name == "torch.nn.Module")
+
+
+def in_hook(model: FileModel, call: ast.Call) -> bool:
+    """Whether the function around the call is registered as a hook, so that hooks are running already."""
+    function = model.function(call)
+    if function is None:
+        return False
+    for node in model.nodes(ast.Call):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=how), args=[ast.Name(id=name) | ast.Attribute(attr=name), *_]):
+                if name == function.name and how.startswith("register_") and how.endswith("hook"):
+                    return True
+    return False
+
+
 def passes_on(model: FileModel, call: ast.Call) -> bool:
-    """Whether the call is all that a forward or `__call__` does: a wrapper that stands for the module."""
+    """Whether a forward or `__call__` hands its arguments on as they are: a wrapper that stands for the module."""
     function = model.function(call)
     if function is None or function.name not in ("forward", "__call__"):
         return False
     assert isinstance(function.node, (ast.FunctionDef, ast.AsyncFunctionDef))
     body = function.node.body
     rest = body[1:] if ast.get_docstring(function.node) is not None else body
-    return len(rest) == 1 and isinstance(rest[0], ast.Return) and rest[0].value is call
+    if len(rest) == 1 and isinstance(rest[0], ast.Return) and rest[0].value is call:
+        return True
+    match call.args, call.keywords:
+        case [ast.Starred(value=ast.Name(id=args))], [ast.keyword(arg=None, value=ast.Name(id=kwargs))]:
+            own = (function.args.vararg, function.args.kwarg)
+            return [arg.arg for arg in own if arg is not None] == [args, kwargs]
+    return False
 
 
 def called(model: FileModel, call: ast.Call, value: Value) -> Repair | None:

@@ -6,7 +6,8 @@ module never run, and nothing says so.
 
 Name the method `forward` and call the module as before. A `__call__` that does its own work and then ends in
 `super().__call__(...)` is fine. Where a base class has given calls a meaning of its own, only that base class
-is reported. A class without layers, parameters and `forward`, such as a loss, works as it is: that is advice.
+is reported. A class without layers, parameters and `forward`, such as a loss or the base of a library, works as it is:
+that is advice.
 """
 from __future__ import annotations
 
@@ -239,8 +240,14 @@ def check(model: FileModel) -> Iterator[Hit]:
         yield Hit(
             spot, f"`{cls.node.name}.__call__` hides Module's, so hooks never run; name it `forward`",
             as_forward(model, cls, method),
-            severity=Severity.ERROR if holds_state(cls) or cls.method("forward") else Severity.ADVICE,
+            severity=Severity.ERROR if holds_state(cls) or computes(cls) else Severity.ADVICE,
             confidence=Confidence.SURE if cls.fully_known else Confidence.LIKELY)
+
+
+def computes(cls: ClassInfo) -> bool:
+    """Whether the class has a forward of its own, and does not leave it to subclasses as the base of a library does."""
+    forward = cls.method("forward")
+    return forward is not None and not only_declared(forward.model, forward)
 
 
 def mixed_in(cls: ClassInfo, base: ClassInfo | str) -> bool:
