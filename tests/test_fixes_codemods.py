@@ -125,7 +125,14 @@ def test_to_registered(value, expected):
     assign = model.nodes(ast.Assign)[0]
     repair = to_registered(model, assign.value)
     assert made(model, repair) == text.replace("VALUE", expected)
-    assert repair is not None and repair.safety is Safety.SAFE
+    empty = expected.replace("# none yet", "").rstrip(") \n[]").endswith(("ModuleList", "ModuleDict", "("))
+    assert repair is not None and repair.safety is (Safety.UNSAFE if empty else Safety.SAFE)
+
+
+def test_a_container_that_is_annotated_as_another_is_not_safe():
+    model = model_of("from torch import nn\nclass A(nn.Module):\n  def f(self):\n    self.x: list = [nn.ReLU()]\n")
+    repair = to_registered(model, model.nodes(ast.AnnAssign)[0].value)
+    assert repair is not None and repair.safety is Safety.UNSAFE
 
 
 @pytest.mark.parametrize("value", ["{a, b}", "set(x)", "{1: a}", "{('a', 1): a}", "{'a.b': a}", "{**d}"])

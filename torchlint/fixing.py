@@ -38,6 +38,7 @@ class Repaired:
         return b"".join(patch(change.source, change.text) for change in self.changes)
 
 
+TOGETHER = "TL301 TL302"  # rules whose fixes repair a program only together, wherever its parts stand
 LATER = "the fix was possible only after another one"
 
 
@@ -168,10 +169,15 @@ def _write(changes: Iterable[Change]) -> list[Problem]:
     from torchlint.fixes import write
 
     failures = write.write_files(
-        write.Change(change.source.path, change.source.encode(change.source.text), change.data)
+        write.Change(change.source.path, change.source.encode(change.source.text), change.data, _group(change))
         for change in changes
     )
     return [Problem(f"not fixed: {failure.why}", failure.path) for failure in failures]
+
+
+def _group(change: Change) -> str:
+    """What holds a file together with others: `.apply` is of no use while the class is not static."""
+    return TOGETHER if any(made.finding.code in TOGETHER for made in change.made) else ""
 
 
 def _after(change: Change) -> Source:

@@ -23,6 +23,7 @@ class Change:
     path: str
     old: bytes
     new: bytes
+    group: str = ""  # files of one group (but "") are of use only together: if one cannot be written, none is
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def write_files(changes: Iterable[Change]) -> list[Failure]:
                 ready.append(_prepare(change))
             except _Unfit as error:
                 failures.append(Failure(change.path, str(error)))
+        ready = _without_partners(ready, changes, failures)
         with _interrupts_later():
             _put_in_place(ready)
     except OSError as error:
@@ -78,6 +80,18 @@ def write_files(changes: Iterable[Change]) -> list[Failure]:
             _forget(item.fresh)
             _forget(item.backup)
     return failures
+
+
+def _without_partners(ready: list[_Prepared], changes: list[Change], failures: list[Failure]) -> list[_Prepared]:
+    """Leave alone what goes with a file that cannot be written."""
+    failed = {failure.path for failure in failures}
+    broken = {change.group: change.path for change in changes if change.group and change.path in failed}
+    for item in ready:
+        if item.change.group in broken:
+            _forget(item.fresh)
+            why = f"its fixes go with those of {broken[item.change.group]}, which was not written"
+            failures.append(Failure(item.change.path, why))
+    return [item for item in ready if item.change.group not in broken]
 
 
 def write_file(path: str, old: bytes, new: bytes) -> Failure | None:

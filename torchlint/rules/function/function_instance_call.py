@@ -14,13 +14,13 @@ import ast
 from collections.abc import Iterator
 
 from torchlint.claims import Raises
-from torchlint.findings import Safety, Severity
+from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import ClassInfo, FileModel, Kind
 from torchlint.model.autograd import instance_calls, maker_of
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL302", "function-instance-call", Severity.ERROR, fix=Safety.UNSAFE)
+META = Meta("TL302", "function-instance-call", Severity.ERROR, fix=Safety.SAFE)
 CLAIM = Raises("RuntimeError", "Legacy autograd function|non-static")
 
 EXAMPLES = [
@@ -267,9 +267,11 @@ def inside_function(model: FileModel, node: ast.AST) -> bool:
 
 
 def apply_instead(model: FileModel, call: ast.Call) -> Repair | None:
-    """`Fn()` -> `Fn.apply` where the called instance was made without arguments."""
-    maker = maker_of(model, call)
-    if maker is None:
+    """`Fn()` -> `Fn.apply` where the called instance was made without arguments and holds nothing."""
+    maker, cls = maker_of(model, call), model.value(call.func).cls
+    if maker is None or cls is None or any("__init__" in base.methods for base in cls.project_mro):
         return None
     name = edits.source_of(model, maker.func)
-    return edits.repair("Use .apply", edits.replace(model, maker, f"{name}.apply"))
+    sure = model.value(call.func).sure is Confidence.SURE  # then what it says now is a certain crash
+    return edits.repair("Use .apply", edits.replace(model, maker, f"{name}.apply"),
+                        safety=None if sure else Safety.UNSAFE)
