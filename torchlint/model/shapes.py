@@ -65,8 +65,13 @@ def shape_of(model: FileModel, expr: ast.AST, depth: int = 0) -> str:
 
 
 def _name(model: FileModel, name: ast.Name, depth: int) -> str:
-    found = _made(model, name, depth)
-    return found if found else _from_data(model, name, depth)
+    site = model.value(name).site
+    for loop in model.place(name).loops:
+        target = getattr(loop, "target", None)
+        if target is not None and any(isinstance(n, ast.Name) and n.id == name.id for n in ast.walk(target)):
+            if site is None or not any(parent is loop for parent in model.ancestors(site)):
+                return _from_data(model, name, depth)  # an item, not the whole
+    return _made(model, name, depth)
 
 
 def _made(model: FileModel, expr: ast.expr, depth: int) -> str:
@@ -106,7 +111,10 @@ def _indexed(base: str, index: ast.expr) -> str:
 def _call(model: FileModel, call: ast.Call, depth: int) -> str:
     callee = model.value(call.func)
     if callee.kind is Kind.MODULE:
-        return _layer(model, callee, call.args[0] if len(call.args) == 1 else None, depth)
+        given = call.args[0] if len(call.args) == 1 else None
+        if given is not None and shape_of(model, given, depth + 1) == FLAT:
+            return UNKNOWN  # one row, not a batch of them
+        return _layer(model, callee, given, depth)
     name = model.name_of(call.func)
     tail = name.rpartition(".")[2]
     if name.startswith("torch."):
