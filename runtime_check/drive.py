@@ -22,7 +22,9 @@ from runtime_check.modules import CannotBuild, inputs_for, running
 from runtime_check.search import Failure, attempt
 from runtime_check.slices import Arguments
 from runtime_check.standins import surroundings
+from runtime_check.trace import OutOfTime, time_limit
 
+AS_CALLED = 1.0  # seconds for making a module as a file does
 Hints = Mapping[str, Callable[[], object]]
 
 
@@ -122,8 +124,9 @@ def _built_as_called(driver: Driver, qualname: str, cls: type) -> Iterator[Built
         if prepare is None:
             continue
         try:
-            given = prepare()
-        except Exception:
+            with time_limit(AS_CALLED):  # in the sizes that the file asks for: some take minutes
+                given = prepare()
+        except (Exception, OutOfTime):
             continue
         if isinstance(given.receiver, cls) and not isinstance(attempt(partial(_call_given, prepare)), Failure):
             call = partial(_call_module, given.receiver, partial(_inputs_of, prepare))

@@ -41,6 +41,15 @@ class Globals(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         return self.space.compute(name)
 
+    # Names are added while code looks through `globals()`: it gets a copy to look through.
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.keys()))
+
+    def items(self) -> Any:
+        """The pairs that are there now."""
+        return dict(super().items()).items()
+
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a name, computed if need be."""
         try:
@@ -189,8 +198,9 @@ class Namespace:
         if name in self.binding:
             self._need(name, self.running[-1] if self.running else len(self.steps))
         if name not in self.globals:
-            if name in vars(builtins):
-                dict.__setitem__(self.globals, name, vars(builtins)[name])  # found faster the next time
+            own = dict.__getitem__(self.globals, "__builtins__")
+            if name in own:
+                dict.__setitem__(self.globals, name, own[name])  # found faster the next time
             else:
                 self._need_star(name)
         return dict.__getitem__(self.globals, name)

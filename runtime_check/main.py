@@ -69,6 +69,30 @@ def confirm_command(request: Request, *, lint_progress: Progress | None = None) 
     return status(found, request.fail_on)
 
 
+def reach_command(request: Request, *, lint_progress: Progress | None = None) -> int:
+    """Says how much of the code can be run; returns the exit status: 0, or 2 if nothing can be said."""
+    from runtime_check import reach
+    from runtime_check.pool import PoolError
+
+    require_fork()
+    show = progress_line(off=request.quiet or not sys.stderr.isatty())
+    options, report = lint(request, lint_progress)
+    findings = [finding for finding in report.findings if finding.code not in CODES]
+    cases = [("findings", case) for case in plan(report, findings, request)]
+    cases += reach.cases_in(request.paths, options.exclude, options.base, request.timeout)
+    words = request.keyword.lower()
+    cases = [(kind, case) for kind, case in cases if words in f"{case.path}:{case.name}:{case.code}".lower()]
+    try:
+        found = reach.measure(cases, jobs(options), request.device, most=request.max_seconds, progress=show)
+    except PoolError as error:
+        return fail(str(error))
+    finally:
+        show(0, 0)
+    say("error", *map(str, report.errors))
+    put(reach.render(found, request.form), request.output_file)
+    return 2 if report.errors else 0
+
+
 def script_command(request: Request, words: str) -> int:
     """Writes a script that repeats the evidence of one finding; returns the exit status: 0, or 2 if it cannot."""
     from runtime_check.pool import Pool, PoolError

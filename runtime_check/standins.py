@@ -38,6 +38,7 @@ def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = 
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(sys, "argv", [path]))
+        stack.enter_context(mock.patch.object(os, "mkdir", _make_folder))
         parse = _parse_small if small else _parse_known_args
         stack.enter_context(mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse))
         stack.enter_context(mock.patch.object(argparse.ArgumentParser, "error", _error))
@@ -57,6 +58,18 @@ def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = 
         finally:
             torch.set_default_dtype(dtype)
             torch.set_grad_enabled(grad)
+
+
+_real_mkdir = os.mkdir
+
+
+def _make_folder(path: Any, mode: int = 0o777, **options: Any) -> None:
+    """Makes a folder; one that an earlier run of the same code has made is no fault of the code."""
+    try:
+        _real_mkdir(path, mode, **options)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
 def _not_compiled(model: Any = None, **options: object) -> Any:

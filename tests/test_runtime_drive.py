@@ -1,13 +1,14 @@
 """Ways to run code: as its file calls it, through its callers, as a script, with made-up arguments."""
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
@@ -19,6 +20,7 @@ from runtime_check.extract import Namespace, target_at
 from runtime_check.made import reaches
 from runtime_check.modules import CannotBuild
 from runtime_check.slices import NotReached
+from torchlint.cli import main
 
 torch.set_num_threads(1)
 
@@ -619,7 +621,39 @@ def test_reach_can_be_measured(tmp_path: Path) -> None:
             def forward(self, x):
                 raise NotImplementedError
     """))
-    script = Path(__file__).parent / "bench" / "reach.py"
-    done = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "2 tried" in done.stdout and "construct     2" in done.stdout and "backward      1" in done.stdout
+    (tmp_path / "train.py").write_text(dedent("""
+        import os
+        import torch
+        class Twice(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * 2
+        def train(model, loader, optimizer):
+            os.makedirs("made_here")
+            total = 0
+            for x, y in loader:
+                loss = (model(x) - y).pow(2).mean()
+                loss.backward()
+                optimizer.step()
+                total += loss
+            return total
+        def never(thing):
+            for x in thing.open().frobnicate(7)[3].rows:
+                x.backward()
+    """))
+    done = CliRunner().invoke(main, ["confirm", "--reach", "--isolated", str(tmp_path), "--output-format", "json"])
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert data["summary"]["modules"] == {"tried": 2, "ran": 1, "built": 1}
+    assert data["summary"]["functions"] == {"tried": 1, "ran": 1, "built": 0}
+    assert data["summary"]["loops"] == {"tried": 2, "ran": 1, "built": 0}
+    assert data["summary"]["findings"]["tried"] >= 1
+    (bad,) = (row for row in data["tried"] if row["name"] == "Bad")
+    assert bad["reason"] == "abstract classes"
+    assert not (tmp_path / "made_here").exists() and not Path("made_here").exists()
+    text = CliRunner().invoke(main, ["confirm", "--reach", "--isolated", str(tmp_path)]).stdout
+    assert "2 Module classes: 1 ran forward (50%), 1 were only built" in text
+    assert re.search(r"^ +1 abstract classes +nets.py: Bad: .*NotImplementedError", text, re.M)

@@ -41,8 +41,11 @@ MODULES = {
 }
 
 
-#: Rules that need another measurement than others of the same claim: code -> module and function.
+#: Rules that need another measurement than others of the same claim, and what is no rule: code -> module and function.
 BY_RULE = {
+    "reach-module": ("reach", "module"),
+    "reach-function": ("reach", "function"),
+    "reach-loop": ("reach", "loop"),
     "TL313": ("gradcheck", "probe"),
     "TL416": ("modules", "probe_hooks"),
     "TL424": ("modules", "probe_buffers"),

@@ -131,9 +131,8 @@ def examined(bench: Bench, example: Example, name: str) -> Outcome:
     telling = [slope for slope in of_it if abs(slope.differences[0]) > SMALL]
     if sum(slope.gap > WRONG for slope in telling) < MOST * len(telling):
         raise Unusable("backward agrees with finite differences for some elements and not for others")
-    said = STRUCTURED.search(class_text(bench.case.text, name))
-    if said is not None and not example.as_called:
-        raise Unusable(f"it speaks of {said.group(0).strip('_')!r}, and made-up arguments are nothing of the kind")
+    if not example.as_called:
+        doubt_made_up(bench, example, name)
     of_it = telling
     rows = [
         Evidence(f"element {number} of the gradient by backward", f"{slope.backward:.6g}", "by finite differences",
@@ -143,6 +142,15 @@ def examined(bench: Bench, example: Example, name: str) -> Outcome:
     which = argument_name(example.function, argument)
     return Outcome(Verdict.CONFIRMED, f"the gradient for {which} is not the derivative: {shape_of(of_it)}",
                    tuple(rows), how)
+
+
+def doubt_made_up(bench: Bench, example: Example, name: str) -> None:
+    """Unusable where made-up arguments may be none that the Function is made for."""
+    said = STRUCTURED.search(class_text(bench.case.text, name))
+    if said is not None:
+        raise Unusable(f"it speaks of {said.group(0).strip('_')!r}, and made-up arguments are nothing of the kind")
+    if any(isinstance(item, torch.Tensor) and not item.requires_grad for item in example.arguments()):
+        raise Unusable("backward differs from finite differences, for indices or masks that were made up")
 
 
 def shape_of(slopes: list[Slope]) -> str:

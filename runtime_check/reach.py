@@ -1,0 +1,236 @@
+"""`torchlint confirm --reach`: how much of some code can be run with nothing from its author, and why not more."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+
+from runtime_check.evidence import Environment, Outcome, Verdict
+from runtime_check.plan import Case, Lines
+from torchlint.claims import Claim
+from torchlint.discover import discover
+from torchlint.engine import roots
+from torchlint.files import UnreadableFile, read_source
+
+KINDS = {
+    "modules": ("Module classes", "ran forward", "were only built"),
+    "functions": ("autograd Functions", "were called", ""),
+    "loops": ("training functions and scripts", "went on to a second backward", "came to the first only"),
+    "findings": ("findings with a claim", "got a verdict", ""),
+}
+MOST = 12  # reasons listed for each kind
+NATIVE = re.compile(r"CUDA|cuda|[Tt]riton|kernel|_C\b|\bops\.|extension|nvcc|GPU|flash_attn|NVIDIA")
+
+#: What keeps code from being run, by what an error says; the first that fits.
+REASONS: tuple[tuple[str, str], ...] = (
+    (r"no result within|time limit|took too long|time was over", "time"),
+    (r"memory|too large", "memory"),
+    (r"Triton|triton|CUDA|cuda|_C\b|NVIDIA|kernel", "a native kernel or a GPU"),
+    (r"package `([\w.]+)` is not installed|No module named '([\w.]+)'", "a package that is not installed"),
+    (r"stopped this code|stopped when it tried", "network, files or other programs"),
+    (r"has no `\w+` in this environment|binds no name|cannot import", "another version of a package"),
+    (r"NameError", "a name that is not defined"),
+    (r"FileNotFound|No such file|does not exist", "files that are not there"),
+    (r"not enough values|too many values|rank|dimension|[Dd]im\b|shape|size|must match|mat1|channels|unpack|broadcast"
+     r"|divisible|einops|expected .*D|index .* out of|IndexError", "shapes and sizes"),
+    (r"dtype|Float|Long|Double|type float|ByteTensor", "dtypes"),
+    (r"NotImplementedError|abstract", "abstract classes"),
+    (r"AttributeError|KeyError|object is not (callable|subscriptable|iterable)", "an object of a special kind"),
+    (r"missing \d+ required|TypeError", "arguments"),
+    (r"ValueError|AssertionError|RuntimeError", "values that have to fit together"),
+    (r"no attempt|never executed|nothing", "no way to it found"),
+)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Something that was tried: where it is, and how far it got."""
+
+    kind: str
+    path: str
+    name: str
+    outcome: Outcome
+
+    @property
+    def reason(self) -> str:
+        """Why it did not run, in a few words."""
+        why = self.outcome.why
+        return next((words for pattern, words in REASONS if re.search(pattern, why)), "something else")
+
+
+@dataclass
+class Reach:
+    """All that was tried."""
+
+    tried: list[Tried] = field(default_factory=list)
+    environment: Environment | None = None
+    seconds: float = 0.0
+
+    def of(self, kind: str) -> list[Tried]:
+        """What was tried of one kind."""
+        return [one for one in self.tried if one.kind == kind]
+
+
+# -- what there is to try -----------------------------------------------------------------------
+
+
+def top_classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    """Top-level classes, also those under `if` and `try`."""
+    for node in tree.body:
+        if isinstance(node, (ast.ClassDef, ast.If, ast.Try)):
+            inner = [node] if isinstance(node, ast.ClassDef) else ast.walk(node)
+            yield from (item for item in inner if isinstance(item, ast.ClassDef))
+
+
+def modules(tree: ast.Module) -> Iterator[str]:
+    """Names of classes that look like Modules with a forward of their own."""
+    for node in top_classes(tree):
+        bases = " ".join(ast.unparse(base) for base in node.bases)
+        if re.search(r"Function|Dataset|Exception|Distribution|Optimizer|Strategy|Enum|Protocol|ABC\b", bases):
+            continue
+        if node.bases and any(isinstance(item, ast.FunctionDef) and item.name == "forward" for item in node.body):
+            yield node.name
+
+
+def functions(tree: ast.Module) -> Iterator[str]:
+    """Names of autograd Functions."""
+    for node in top_classes(tree):
+        if any(re.search(r"(^|\.)(Function|InplaceFunction)$", ast.unparse(base)) for base in node.bases):
+            yield node.name
+
+
+def loops(tree: ast.Module) -> Iterator[str]:
+    """Functions and methods with a loop in which `backward` is called; "" for such a loop at the top level."""
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name) if trains(node):
+                yield name
+            case ast.ClassDef(name=name):
+                methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+                yield from (f"{name}.{item.name}" for item in methods if trains(item))
+            case ast.For() | ast.While() | ast.If() | ast.With() if trains(node):
+                yield ""
+
+
+def trains(node: ast.AST) -> bool:
+    """Whether `backward` of something is called in a loop."""
+    inner = [item for item in ast.walk(node) if isinstance(item, (ast.For, ast.While))]
+    return any(
+        isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+        for item in inner
+        for call in ast.walk(item)
+    )
+
+
+FIND: dict[str, tuple[str, Callable[[ast.Module], Iterator[str]]]] = {
+    "modules": ("reach-module", modules),
+    "functions": ("reach-function", functions),
+    "loops": ("reach-loop", loops),
+}
+
+
+def cases_in(paths: tuple[str, ...], exclude: tuple[str, ...], base: str, seconds: float) -> Iterator[tuple[str, Case]]:
+    """A case for everything in the files that can be tried, with its kind."""
+    folders = tuple(str(root) for root in roots(paths))
+    for found in discover(paths, exclude, base).files:
+        try:
+            text = read_source(found.path, found.shown).text
+            tree = ast.parse(text)
+        except (UnreadableFile, SyntaxError, ValueError, RecursionError):
+            continue
+        for kind, (code, names) in FIND.items():
+            for name in dict.fromkeys(names(tree)):
+                path = os.path.abspath(found.path)
+                yield kind, Case(0, path, code, name, Claim(), text, (Lines(1, 1),), roots=folders, seconds=seconds)
+
+
+# -- the report ---------------------------------------------------------------------------------
+
+
+def render(reach: Reach, form: str = "text") -> str:
+    """The report as text, or as one JSON object."""
+    if form == "json":
+        return json.dumps(to_dict(reach), indent=2) + "\n"
+    parts = [section(kind, reach.of(kind)) for kind in KINDS if reach.of(kind)]
+    where = f"torch {reach.environment.torch}, {reach.environment.device}; " if reach.environment else ""
+    return "\n".join(parts) + f"\n{where}{len(reach.tried)} tried in {reach.seconds:.0f} s\n"
+
+
+def counts(tried: list[Tried]) -> tuple[int, int]:
+    """How many ran, and how many were only built."""
+    verdicts = [one.outcome.verdict for one in tried]
+    if tried and tried[0].kind == "findings":
+        return verdicts.count(Verdict.CONFIRMED) + verdicts.count(Verdict.REFUTED), 0
+    return verdicts.count(Verdict.CONFIRMED), verdicts.count(Verdict.REFUTED)
+
+
+def left_out(tried: list[Tried]) -> list[Tried]:
+    """What did not run."""
+    good = {Verdict.CONFIRMED, Verdict.REFUTED} if tried[0].kind == "findings" else {Verdict.CONFIRMED}
+    return [one for one in tried if one.outcome.verdict not in good]
+
+
+def section(kind: str, tried: list[Tried]) -> str:
+    """One kind: the share, and the reasons of the rest, counted, with an example of each."""
+    noun, good, half = KINDS[kind]
+    ran, built = counts(tried)
+    lines = [f"{len(tried)} {noun}: {ran} {good} ({ran / len(tried):.0%})" + (f", {built} {half}" if built else "")]
+    native = [one for one in left_out(tried) if NATIVE.search(one.outcome.why)]
+    if kind == "functions" and native:
+        rest = len(tried) - len(native)
+        lines.append(f"  without those that need native kernels: {ran} of {rest} ({ran / max(rest, 1):.0%})")
+    reasons = collections.Counter(one.reason for one in left_out(tried))
+    for reason, count in reasons.most_common(MOST):
+        first = next(one for one in left_out(tried) if one.reason == reason)
+        place = f"{os.path.basename(first.path)}: {first.name or 'the script'}"
+        lines.append(f"  {count:4} {reason:40} {place}: {first.outcome.why[:110]}")
+    return "\n".join(lines) + "\n"
+
+
+def to_dict(reach: Reach) -> dict[str, object]:
+    """The report as plain data."""
+    return {
+        "version": 1,
+        "environment": None if reach.environment is None else asdict(reach.environment),
+        "summary": {
+            kind: {"tried": len(reach.of(kind)), "ran": counts(reach.of(kind))[0], "built": counts(reach.of(kind))[1]}
+            for kind in KINDS
+        },
+        "tried": [
+            {"kind": one.kind, "path": one.path, "name": one.name, "reason": one.reason, **one.outcome.as_row()}
+            for one in reach.tried
+        ],
+        "seconds": round(reach.seconds, 1),
+    }
+
+
+def measure(
+    cases: list[tuple[str, Case]],
+    jobs: int,
+    device: str,
+    *,
+    most: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Reach:
+    """Tries everything in one pool."""
+    from runtime_check.pool import Pool
+
+    started = time.perf_counter()
+    reach = Reach()
+    if cases:
+        with Pool(min(jobs, len(cases)), device) as pool:
+            reach.environment = pool.environment
+            placed = [replace(case, key=key) for key, (_, case) in enumerate(cases)]
+            for case, outcome in pool.run(placed, seconds=most):
+                reach.tried.append(Tried(cases[case.key][0], case.path, case.name, outcome))
+                if progress is not None:
+                    progress(len(reach.tried), len(cases))
+    reach.tried.sort(key=lambda one: (list(KINDS).index(one.kind), one.path, one.name))
+    reach.seconds = time.perf_counter() - started
+    return reach
