@@ -21,6 +21,7 @@ from torchlint.model.held import (
     comment_says,
     handed_to_container,
     has_state,
+    members_put,
     plain_containers,
     reads_of,
     registered_idents,
@@ -149,7 +150,7 @@ EXAMPLES = [
                 self.layers = []  #!
                 for before, after in zip(sizes, sizes[1:]):
                     self.layers.append(Linear(before, after))
-                    self.layers.append(BatchNorm1d(after))
+                    self.layers += [BatchNorm1d(after)]
 
 
         class Stack(Base):
@@ -172,7 +173,7 @@ EXAMPLES = [
                 self.layers = torch.nn.ModuleList()
                 for before, after in zip(sizes, sizes[1:]):
                     self.layers.append(Linear(before, after))
-                    self.layers.append(BatchNorm1d(after))
+                    self.layers += [BatchNorm1d(after)]
 
 
         class Stack(Base):
@@ -280,6 +281,19 @@ CLEAN = [
                 self.layers.append(layer)
 
 
+    class Limits(nn.Module):
+        def __init__(self, depth=2):
+            super().__init__()
+            self.limits = {}
+            for i in range(depth):
+                self.limit(f"limit_{i}", nn.Linear(2, 2))
+
+        def limit(self, name, layer, replace=True):
+            new = layer if replace else nn.Linear(2, 2)
+            self.add_module(name, new)
+            self.limits[name] = new
+
+
     class Set(nn.Module):
         def __init__(self, depth=2):
             super().__init__()
@@ -380,6 +394,9 @@ def on_purpose(cls: ClassInfo, held: Held) -> bool:
     """Whether the members are registered by other means, or hidden because the author wants it."""
     if held.method is not None and registers_by_name(held.method):
         return True
+    putting = [cls.model.function(node) for node, _ in members_put(cls).get(held.name, ())]
+    if any(method is not None and registers_by_name(method) for method in putting):
+        return True
     if handed_to_container(cls, held.name) or comment_says(cls, held.stmt, ON_PURPOSE):
         return True
     match held.value:
@@ -397,7 +414,10 @@ def dict_like(model: FileModel, held: Held) -> bool:
 
 def registered(model: FileModel, cls: ClassInfo, held: Held) -> Repair | None:
     """Wrap the stored expression, where all that is in it can be registered."""
-    if held.value is None or held.method is None or len(cls.stores[held.name]) > 1:
+    if held.value is None or held.method is None:
+        return None
+    others = [stmt for _, stmt, expr in cls.stores[held.name] if expr is not held.value]
+    if not all(isinstance(stmt, ast.AugAssign) and isinstance(stmt.op, ast.Add) for stmt in others):
         return None
     stored = model.value(held.value)
     parts = (*(stored.elements or ()), *(part for _, part in stored.fields), *([stored.item] if stored.item else []))
