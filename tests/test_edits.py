@@ -145,18 +145,36 @@ def test_replace_expression(text, target, new, expected):
     assert done(model, edits.replace(model, find(model, target), new)) == expected
 
 
-@pytest.mark.skipif(FSTRING_POSITIONS, reason="positions inside f-strings are exact from Python 3.12 on")
-def test_nothing_is_edited_inside_f_strings_before_3_12():
-    model = model_of("y = f'{x.data} {x.data}'\n")
-    assert edits.replace(model, find(model, "x.data"), "z") == ()
-    assert edits.append_method_call(model, find(model, "x.data"), ".item()") == ()
+@pytest.mark.parametrize(("text", "target", "expected"), [
+    ("y = f'{x.data}'\n", "x.data", "y = f'{z + 1}'\n"),
+    ("y = 'a' f'{n} {(x.data)!r:>{w}} {{b}}'\n", "x.data", "y = 'a' f'{n} {(z + 1)!r:>{w}} {{b}}'\n"),
+    ("y = f\"\"\"\n é {x.data}\n\"\"\"\n", "x.data", "y = f\"\"\"\n é {z + 1}\n\"\"\"\n"),
+    ("y = f'{x.data.mean()}'\n", "x.data", "y = f'{(z + 1).mean()}'\n"),
+])
+def test_replace_inside_f_strings(text, target, expected):
+    model = model_of(text)
+    assert done(model, edits.replace(model, find(model, target), "z + 1")) == expected
 
 
-@pytest.mark.skipif(not FSTRING_POSITIONS, reason="needs exact positions inside f-strings")
 def test_only_harmless_text_is_put_into_f_strings():
     model = model_of("y = f'{x.data}'\n")
-    assert done(model, edits.replace(model, find(model, "x.data"), "z + 1")) == "y = f'{z + 1}'\n"
     assert edits.replace(model, find(model, "x.data"), "z['a']") == ()
+
+
+def test_a_node_that_is_not_where_it_says_is_left_alone(monkeypatch):
+    monkeypatch.setattr("torchlint.fixes.expressions.FSTRING_POSITIONS", False)
+    model = model_of("y = f'{x.data} {z.data}'\n")
+    node = find(model, "x.data")
+    node.col_offset += 9
+    node.end_col_offset += 9
+    assert edits.replace(model, node, "w") == ()
+    assert edits.append_method_call(model, node, ".item()") == ()
+
+
+@pytest.mark.skipif(FSTRING_POSITIONS, reason="tokens inside f-strings are known from Python 3.12 on")
+def test_nothing_that_needs_tokens_is_edited_inside_f_strings_before_3_12():
+    model = model_of("y = f'{x.sum(1)}'\n")
+    assert edits.add_keyword_argument(model, find(model, "x.sum(1)", ast.Call), "keepdim=True") == ()
 
 
 @pytest.mark.parametrize(("text", "target", "expected"), [

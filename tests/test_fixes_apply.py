@@ -12,6 +12,7 @@ from torchlint.files import Source
 from torchlint.findings import Confidence, Edit, Finding, Fix, Safety, Severity, Span
 from torchlint.fixes import edits
 from torchlint.fixes.apply import Dropped, fix_source
+from torchlint.fixes.guard import broken
 from torchlint.fixes.layout import layout
 from torchlint.fixes.no_grad import data_to_no_grad
 from torchlint.model import FileModel
@@ -344,3 +345,16 @@ def squeezed(text):
     """What must be left of a program: everything but white space, `;`, `.data` and the blocks."""
     text = text.replace("with torch.no_grad():", "").replace(".data", "")
     return re.sub(r"[\s;]+", "", text)
+
+
+@pytest.mark.parametrize(("old", "new", "kept"), [
+    ("x.data", "x.detach()", True), ("loss ", "lost ", False), ("!r", "!s", False), ("c'", "d'", False),
+    (":>3", ":>4", False), ("{{b}}", "{{z}}", False),
+])
+def test_of_an_f_string_only_fields_may_change(old, new, kept):
+    text = "x = y = 1\nprint('a' f'loss {x.data!r:>3} {{b}}' 'c')\n"
+    place = layout(Source("t.py", text))
+    at = text.index(old)
+    after = Source("t.py", text.replace(old, new, 1))
+    why = broken(Source("t.py", text), after, [place.edit(at, at + len(old), new)])
+    assert (why == "") is kept and (kept or "string" in why or "read" in why)

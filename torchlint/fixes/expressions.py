@@ -32,15 +32,33 @@ def in_fstring(model: FileModel, node: ast.AST) -> bool:
     return False
 
 
-def editable(model: FileModel, node: ast.AST, text: str = "") -> bool:
-    """Whether `text` may be put at a node: inside f-strings only what every Python version can read."""
+def editable(model: FileModel, node: ast.AST, text: str = "", *, tokens: bool = True) -> bool:
+    """Whether `text` may be put at a node: inside f-strings only what every Python version can read.
+
+    `tokens` says that the edit needs the tokens there, which only Python 3.12 and later know.
+    """
     if not in_fstring(model, node):
         return True
-    return FSTRING_POSITIONS and not any(mark in text for mark in "'\"\\\n\r#{}")
+    if any(mark in text for mark in "'\"\\\n\r#{}"):
+        return False
+    return FSTRING_POSITIONS or (not tokens and found_there(model, node))
+
+
+def found_there(model: FileModel, node: ast.AST) -> bool:
+    """Whether the text where a node says it stands is that node: inside f-strings it was not always so."""
+    if not isinstance(node, ast.expr):
+        return False
+    place = layout(model.source)
+    start, end = place.range(node)
+    parsed = parse_expression(place.text[start:end])
+    string = next((token for token in place.tokens_in(0, start) if token.end >= end), None)
+    return parsed is not None and string is not None and ast.dump(parsed[0]) == ast.dump(node)
 
 
 def parens(model: FileModel, node: ast.expr) -> list[tuple[int, int]]:
     """The pairs of parentheses around an expression that belong to it alone, inside out, as offsets."""
+    if not FSTRING_POSITIONS and in_fstring(model, node):
+        return []  # they are no tokens there
     place = layout(model.source)
     start, end = place.range(node)
     pairs: list[tuple[int, int]] = []
@@ -129,7 +147,7 @@ def replace(model: FileModel, node: ast.AST, text: str) -> Edits:
         from torchlint.fixes.statements import replace_statement
 
         return replace_statement(model, node, text)
-    if not editable(model, node, text):
+    if not editable(model, node, text, tokens=False):
         return ()
     start, end = place.range(node)
     if isinstance(node, ast.expr):
@@ -163,7 +181,7 @@ def unwrap_call(model: FileModel, call: ast.Call) -> Edits:
 
 def drop_method_call(model: FileModel, call: ast.Call) -> Edits:
     """Remove a method call behind its receiver: `x.detach()` -> `x`. () if it is not one."""
-    if not isinstance(call.func, ast.Attribute) or not editable(model, call):
+    if not isinstance(call.func, ast.Attribute) or not editable(model, call, tokens=False):
         return ()
     place = layout(model.source)
     return (place.edit(outer_range(model, call.func.value)[1], place.range(call)[1], ""),)
@@ -171,7 +189,7 @@ def drop_method_call(model: FileModel, call: ast.Call) -> Edits:
 
 def append_method_call(model: FileModel, expr: ast.expr, call: str) -> Edits:
     """Put `call`, such as ".detach()", behind an expression; `a + b` becomes `(a + b).detach()`."""
-    if not editable(model, expr, call) or isinstance(expr, (ast.Starred, ast.Slice)):
+    if not editable(model, expr, call, tokens=False) or isinstance(expr, (ast.Starred, ast.Slice)):
         return ()
     place = layout(model.source)
     own = parens(model, expr)
@@ -229,7 +247,7 @@ def rename_attribute(model: FileModel, node: ast.Attribute, name: str) -> Edits:
     place = layout(model.source)
     end = place.range(node)[1]
     start = end - len(node.attr)
-    if not editable(model, node, name) or not _same_name(place.text[start:end], node.attr):
+    if not editable(model, node, name, tokens=False) or not _same_name(place.text[start:end], node.attr):
         return ()
     return (place.edit(start, end, name),)
 

@@ -114,7 +114,7 @@ def _other_tokens(old: Source, new: Source, edits: Sequence[Edit]) -> str:
     before, after = layout(old), layout(new)
     moved = Moved(before, edits)
     for token in before.tokens:
-        if token.kind == tokenize.STRING and _cuts(moved, token):
+        if token.kind == tokenize.STRING and _cuts(moved, token) and not _only_fields(new, moved, token):
             return f"it changes the inside of a string ({_short(token.text)})"
     regions = moved.new_regions()
     ends = [end for _, end in regions]
@@ -135,6 +135,33 @@ def _cuts(moved: Moved, token: Token) -> bool:
     """Whether an edit lies inside a string without replacing it whole."""
     edit = moved.over(token.start, token.end)
     return edit is not None and (edit[0] > token.start or edit[1] < token.end)
+
+
+def _only_fields(new: Source, moved: Moved, token: Token) -> bool:
+    """Whether only fields of an f-string change, which is one token before Python 3.12, and not its text."""
+    prefix = token.text[: min(token.text.find(mark) for mark in "\"'" if mark in token.text)]
+    if "f" not in prefix.lower():
+        return False
+    text = new.text[moved.offset(token.start) : moved.offset(token.end)]
+    return _text_of(token.text) == _text_of(text) is not None
+
+
+def _text_of(literal: str) -> list[str] | None:
+    """The parts of an f-string that are text, and how its fields are shown."""
+    try:
+        node = ast.parse(f"({literal})", mode="eval").body
+    except SyntaxError:
+        return None
+    if not isinstance(node, ast.JoinedStr):
+        return None
+    told = []
+    for part in node.values:
+        match part:
+            case ast.Constant(value=value):
+                told.append(str(value))
+            case ast.FormattedValue(conversion=conversion, format_spec=spec):
+                told.append(f"{conversion} {'' if spec is None else ast.unparse(spec)}")
+    return told
 
 
 def _short(text: str) -> str:
