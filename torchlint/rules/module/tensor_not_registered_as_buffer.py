@@ -32,9 +32,9 @@ MOVING = {"to", "cuda", "cpu", "type", "type_as", "new_tensor", "tolist", "item"
 # Methods and functions for which their tensors may be on different devices.
 APART = {"copy_", "to", "type_as", "expand_as", "view_as", "reshape_as", "zeros_like", "ones_like", "empty_like",
          "full_like", "numel", "is_tensor", "equal_shape", "rand_like", "randn_like", "size", "index_copy_"}
-OWN_MOVES = {"_apply", "to", "cuda", "__setattr__", "__getattr__", "device", "_to"}
+OWN_MOVES = {"_apply", "to", "cuda", "__setattr__", "__getattr__", "_to"}
 ON_PURPOSE = ("cpu", "device", "not a buffer", "on purpose", "buffer")
-DEPTH = 6
+DEPTH = 3
 
 EXAMPLES = [
     Example(
@@ -242,26 +242,24 @@ def constant(cls: ClassInfo, name: str, building: set[str]) -> tuple[ast.AST, Va
     value = cls.model.value(expr)
     if not value.is_tensor or value.role in ("parameter", "buffer") or value.grad is Grad.YES or value.storage is None:
         return None
-    if not many(cls.model, expr) or placed(cls.model, expr) or registers_by_name(method):
+    if not many(cls.model, expr, set()) or placed(cls.model, expr, set()) or registers_by_name(method):
         return None
     return stmt, value
 
 
-def many(model: FileModel, expr: ast.expr, depth: int = 0) -> bool:
+def many(model: FileModel, expr: ast.expr, seen: set[ast.expr]) -> bool:
     """Whether a tensor expression surely has a dimension."""
-    if depth > DEPTH:
-        return False
     match expr:
         case ast.BinOp(left=left, right=right):
-            return many(model, left, depth + 1) or many(model, right, depth + 1)
+            return many(model, left, seen) or many(model, right, seen)
         case ast.UnaryOp(operand=inner):
-            return many(model, inner, depth + 1)
+            return many(model, inner, seen)
         case ast.Subscript(value=inner, slice=index):
             kept = (isinstance(part, ast.Slice) or (isinstance(part, ast.Constant) and part.value in (None, ...))
                     for part in (index.elts if isinstance(index, ast.Tuple) else [index]))
-            return all(kept) and many(model, inner, depth + 1)
+            return all(kept) and many(model, inner, seen)
         case ast.Name(id=name):
-            return any(many(model, value, depth + 1) for value in bindings(model, expr, name))
+            return any(many(model, value, seen) for value in bindings(model, expr, name, seen))
         case ast.Call(func=func, args=args):
             tail = model.value(expr).name.rpartition(".")[2]
             called = model.name_of(func).rpartition(".")[2]
@@ -274,8 +272,8 @@ def many(model: FileModel, expr: ast.expr, depth: int = 0) -> bool:
             if tail in REDUCING or called in REDUCING:
                 return False
             if isinstance(func, ast.Attribute) and model.value(func.value).is_tensor:
-                return many(model, func.value, depth + 1)
-            return model.name_of(func).startswith("torch.") and any(many(model, arg, depth + 1) for arg in args)
+                return many(model, func.value, seen)
+            return model.name_of(func).startswith("torch.") and any(many(model, arg, seen) for arg in args)
     return False
 
 
@@ -298,14 +296,17 @@ def listed(model: FileModel, data: ast.expr) -> bool:
     return model.value(data).kind in (Kind.LIST, Kind.TUPLE, Kind.NDARRAY)
 
 
-def bindings(model: FileModel, at: ast.expr, name: str) -> Iterator[ast.expr]:
-    """The expressions that a local name is bound to ahead of a place in the same function."""
+def bindings(model: FileModel, at: ast.expr, name: str, seen: set[ast.expr] | None = None) -> Iterator[ast.expr]:
+    """The expressions that a local name is bound to ahead of a place in the same function; with `seen`, new ones."""
     for node in model.scope_of(model.owner(at)).bindings.get(name, ()):
         if isinstance(node, ast.Assign) and model.position(node) < model.position(at):
-            yield node.value
+            if seen is None or node.value not in seen:
+                if seen is not None:
+                    seen.add(node.value)
+                yield node.value
 
 
-def placed(model: FileModel, expr: ast.expr, depth: int = 0) -> bool:
+def placed(model: FileModel, expr: ast.expr, seen: set[ast.expr]) -> bool:
     """Whether a device is named anywhere on the way to a tensor."""
     for node in ast.walk(expr):
         match node:
@@ -313,8 +314,8 @@ def placed(model: FileModel, expr: ast.expr, depth: int = 0) -> bool:
                 return True
             case ast.Call(func=ast.Attribute(attr="to" | "cuda" | "type_as" | "new_tensor" | "new_zeros" | "new_ones")):
                 return True
-            case ast.Name(id=name, ctx=ast.Load()) if depth < DEPTH:
-                if any(placed(model, value, depth + 1) for value in bindings(model, node, name)):
+            case ast.Name(id=name, ctx=ast.Load()):
+                if any(placed(model, value, seen) for value in bindings(model, node, name, seen)):
                     return True
     return False
 
@@ -347,7 +348,7 @@ def combined(method: FunctionInfo, name: str) -> bool:
     for node in method.own_nodes:
         operands = together(model, node)
         mine = [expr for expr in operands if same(method, expr, name)]
-        if mine and any(follows(model, expr) for expr in operands if expr not in mine):
+        if mine and any(follows(model, expr, set()) for expr in operands if expr not in mine):
             return True
     return False
 
@@ -394,11 +395,11 @@ def same(method: FunctionInfo, expr: ast.expr, name: str, depth: int = 0) -> boo
             return same(method, left, name, depth) and model.value(right).kind is Kind.NUMBER
         case ast.Name(id=local) if depth < DEPTH:
             bound = list(bindings(model, expr, local))
-            return bool(bound) and all(same(method, value, name, depth + 1) for value in bound)
+            return 0 < len(bound) <= DEPTH and all(same(method, value, name, depth + 1) for value in bound)
     return False
 
 
-def follows(model: FileModel, expr: ast.expr, depth: int = 0) -> bool:
+def follows(model: FileModel, expr: ast.expr, seen: set[ast.expr]) -> bool:
     """Whether a tensor is made from the input or from parameters."""
     value = model.value(expr)
     if not value.is_tensor:
@@ -409,6 +410,6 @@ def follows(model: FileModel, expr: ast.expr, depth: int = 0) -> bool:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             if model.value(node).role == "input" and node is not expr:
                 return True
-            if depth < DEPTH and any(follows(model, one, depth + 1) for one in bindings(model, node, node.id)):
+            if any(follows(model, one, seen) for one in bindings(model, node, node.id, seen)):
                 return True
     return False
