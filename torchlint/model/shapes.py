@@ -69,7 +69,8 @@ def _name(model: FileModel, name: ast.Name, depth: int) -> str:
     for loop in model.place(name).loops:
         target = getattr(loop, "target", None)
         if target is not None and any(isinstance(n, ast.Name) and n.id == name.id for n in ast.walk(target)):
-            if site is None or not any(parent is loop for parent in model.ancestors(site)):
+            around = [site, *model.ancestors(site)] if site is not None and model.has(site) else []
+            if loop not in around or getattr(loop, "iter", None) in around:
                 return _from_data(model, name, depth)  # an item, not the whole
     return _made(model, name, depth)
 
