@@ -136,8 +136,8 @@ def given_by(stmt: ast.stmt) -> set[str]:
     return found - {""}
 
 
-def used_by(stmt: ast.stmt) -> set[str]:
-    """Names and attribute paths that a statement reads, the longest that are written out."""
+def used_by(stmt: ast.AST) -> set[str]:
+    """Names and attribute paths that a statement or expression reads, the longest that are written out."""
     found = set()
     stack: list[ast.AST] = [stmt]
     while stack:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from torchlint.findings import Confidence, Severity
+from torchlint.findings import Severity
+from torchlint.fixes.reorder import given_by, overlap, used_by
 from torchlint.model import FileModel, Kind, Value
 from torchlint.rule import Example, Hit, Meta
 
@@ -70,6 +71,9 @@ CLEAN = [
         missing, unexpected = model.load_state_dict(state, strict=False)
         result = model.load_state_dict(state, strict=False)
         assert not result.unexpected_keys
+        for shard in state["shards"]:
+            part = torch.load(shard)
+            model.load_state_dict(part, strict=False)
         return missing, model.load_state_dict(state, strict=False)
 
 
@@ -86,7 +90,7 @@ def check(model: FileModel) -> Iterator[Hit]:
         if not isinstance(call.func, ast.Attribute) or not lenient(call) or not dropped(model, call):
             continue
         receiver = model.value(call.func.value)
-        if receiver.kind not in (Kind.MODULE, Kind.UNKNOWN):
+        if receiver.kind is not Kind.MODULE or in_parts(model, call):
             continue
         lost = prefixed(model.value(call.args[0]), receiver) if call.args else False
         yield Hit(
@@ -95,7 +99,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             if lost
             else "keys that do not fit are passed over in silence; look at what this returns",
             severity=Severity.WARNING if lost else None,
-            confidence=max(receiver.sure if receiver.known else Confidence.LIKELY, Confidence.LIKELY),
+            confidence=receiver.sure,
         )
 
 
@@ -113,6 +117,12 @@ def dropped(model: FileModel, call: ast.Call) -> bool:
         case ast.Assign(targets=[ast.Name(id=name)], value=value) as stmt if value is call:
             return not model.uses(name, model.place(stmt).function or model.tree)
     return False
+
+
+def in_parts(model: FileModel, call: ast.Call) -> bool:
+    """Whether a loop loads one file after the other, each of which is meant to hold some of the keys."""
+    used = used_by(call.args[0]) if call.args else set()
+    return any(overlap(given_by(model.statement(loop)), used) for loop in model.place(call).loops)
 
 
 def prefixed(state: Value, receiver: Value) -> bool:
