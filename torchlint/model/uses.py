@@ -116,10 +116,19 @@ def _in_comprehension(model: FileModel, node: ast.comprehension, name: str, dept
 
 def reads_of_path(model: FileModel, target: ast.expr) -> list[ast.expr]:
     """Where the name or `self.x` that a statement binds is read: in its function, for an attribute in its class."""
+    return _occurrences(model, target, ast.Load)
+
+
+def writes_of_path(model: FileModel, target: ast.expr) -> list[ast.expr]:
+    """Where a name or `self.x` is bound, in the same stretch of code."""
+    return _occurrences(model, target, ast.Store)
+
+
+def _occurrences(model: FileModel, target: ast.expr, context: type[ast.expr_context]) -> list[ast.expr]:
     path = path_of(target)
     cls = model.class_of(target) if "." in path else None
     nodes = ast.walk(cls.node if cls is not None else model.owner(target))
     return [
         node for node in nodes
-        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load) and path_of(node) == path
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, context) and path_of(node) == path
     ]

@@ -1,7 +1,8 @@
-"""A model kept as the best one by a second name while training goes on.
+"""A model kept as the best one, or as a fixed copy, by a second name while training goes on.
 
 Assigning a Module copies nothing: `best_model = model` is a second name for the same object. An optimizer step writes
-into the Parameters in place, so the "best" model changes with every later step and is the last one in the end.
+into the Parameters in place, so the "best" model changes with every later step and is the last one in the end, and a
+"frozen" teacher or target network learns along.
 
 Keep `copy.deepcopy(model)`, or `copy.deepcopy(model.state_dict())` where the weights are enough. A name for a model
 that is made anew in every round, as in a search over settings, is fine.
@@ -19,7 +20,7 @@ from torchlint.fixes.imports import spell
 from torchlint.model import FileModel, Flow, Kind, Value, training
 from torchlint.model.evaluate import path_of
 from torchlint.model.keeping import Store, growing_loops
-from torchlint.model.uses import reads_of_path
+from torchlint.model.uses import reads_of_path, writes_of_path
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL422", "model-alias", Severity.ERROR, fix=Safety.UNSAFE, triggers=("step", "best"))
@@ -150,6 +151,54 @@ EXAMPLES = [
         bad="""
         import copy
         import torch
+        from torch import nn
+
+
+        def learn(batches, tau=2):
+            policy = nn.Linear(4, 2)
+            target = policy  #!
+            optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+            for number, batch in enumerate(batches):
+                with torch.no_grad():
+                    wanted = target(batch).max(dim=1).values
+                loss = (policy(batch).mean(dim=1) - wanted).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if number % tau == 0:
+                    target.load_state_dict(policy.state_dict())
+
+
+        learn([torch.ones(3, 4)] * 3)
+        """,
+        good="""
+        import copy
+        import torch
+        from torch import nn
+
+
+        def learn(batches, tau=2):
+            policy = nn.Linear(4, 2)
+            target = copy.deepcopy(policy)
+            optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+            for number, batch in enumerate(batches):
+                with torch.no_grad():
+                    wanted = target(batch).max(dim=1).values
+                loss = (policy(batch).mean(dim=1) - wanted).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                if number % tau == 0:
+                    target.load_state_dict(policy.state_dict())
+
+
+        learn([torch.ones(3, 4)] * 3)
+        """,
+    ),
+    Example(
+        bad="""
+        import copy
+        import torch
 
 
         def step(model, optimizer, batch):
@@ -249,6 +298,20 @@ CLEAN = [
     from torch import nn
 
 
+    def distributed(model: nn.Module, batches, many=False):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        inner = model
+        if many:
+            model = nn.parallel.DistributedDataParallel(model)
+            inner = model.module
+        for batch in batches:
+            model(batch).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            print(inner(batch))
+        torch.save(inner.state_dict(), "x.pt")
+
+
     class Runner:
         def __init__(self, model: nn.Module, wrap=False):
             self.model = model
@@ -285,7 +348,7 @@ def check(model: FileModel) -> Iterator[Hit]:
         if isinstance(target, ast.Subscript):
             if path_of(target.value) and any(True for _ in training_loops(model, kept, value, path_of(target.value))):
                 yield hit(model, model.statement(kept), kept, value)
-        elif outlives(model, target, kept, value):
+        elif outlives(model, target, kept, value) or both_run(model, target, kept, value):
             yield hit(model, model.statement(kept), kept, value)
     for _, flow in training.bodies(model):
         for event in flow.of("store"):
@@ -326,6 +389,26 @@ def outlives(model: FileModel, target: ast.expr, kept: ast.expr, value: Value) -
     if not isinstance(target, ast.Attribute) or not best_so_far(model, kept):
         return False
     return any(model.owner(read) is not model.owner(kept) for read in reads) or not reads
+
+
+def both_run(model: FileModel, target: ast.expr, kept: ast.expr, value: Value) -> bool:
+    """Whether one training step calls the module by both names, as if one were a frozen or delayed copy."""
+    alias, original = path_of(target), path_of(kept)
+    if not alias or not original or model.place(target).loops or len(writes_of_path(model, target)) > 1:
+        return False
+    if any(model.position(node) > model.position(target) for node in writes_of_path(model, kept)):
+        return False
+    attribute = isinstance(target, ast.Attribute) and model.class_of(target) is not None
+    if attribute != isinstance(kept, ast.Attribute):
+        return False
+    owners = {model.owner(read) for read in reads_of_path(model, target)}
+    for owner in owners if attribute else {model.owner(target)} & owners:
+        run = {path_of(node.func) for node in model.nodes(ast.Call) if model.owner(node) is owner}
+        steps = model.flow(owner).of("step")
+        if {alias, original} <= run and any(
+                attribute or training.owns(event.target, value) is not False for event in steps):
+            return True
+    return False
 
 
 def training_loops(model: FileModel, kept: ast.expr, value: Value, into: str = "") -> Iterator[ast.AST]:
