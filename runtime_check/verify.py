@@ -16,12 +16,14 @@ from runtime_check.plan import SECONDS, Case, from_finding
 from runtime_check.pool import Pool, PoolError
 from torchlint import claims
 from torchlint.builtin import every_rule
-from torchlint.findings import Finding
+from torchlint.findings import Finding, Safety
 from torchlint.results import Made, Proof, Report
 from torchlint.runner import Progress
 
-#: Claims about costs, warnings and hooks: what the code computes must stay the same, bit for bit.
-SAME = (claims.Equivalent, claims.GraphGrows, claims.MemoryGrows, claims.CycleLeaks, claims.HooksSkipped, claims.Warns)
+#: Claims about memory: what the code computes must stay the same, bit for bit.
+SAME = (claims.GraphGrows, claims.MemoryGrows, claims.CycleLeaks)
+#: Claims about warnings and hooks: likewise, where the fix does not say that it changes what runs.
+SAME_IF_SAFE = (*SAME, claims.HooksSkipped, claims.Warns)
 
 
 class VerifyError(RuntimeError):
@@ -73,7 +75,9 @@ def _trial(
     if isinstance(claim, claims.Equivalent):
         return Trial(finding, before, None, None)
     fixed = replace(before, key=key + 1, text=before.corrected, flagged=before.mended)
-    same = replace(before, key=key + 2, claim=claims.Equivalent()) if isinstance(claim, SAME) else None
+    safe = finding.fix is not None and finding.fix.safety is Safety.SAFE
+    equal = isinstance(claim, SAME_IF_SAFE if safe else SAME)
+    same = replace(before, key=key + 2, claim=claims.Equivalent()) if equal else None
     return Trial(finding, before, fixed, same)
 
 
