@@ -234,7 +234,7 @@ def element(model: FileModel, node: ast.Subscript, variables: frozenset[str]) ->
     used = False
     for index in indices:
         match index:
-            case ast.Name(id=name) if name in variables:
+            case ast.Name(id=name) if name in variables and not model.value(index).is_tensor:
                 used = True
             case ast.Constant() | ast.Slice(lower=None, upper=None):
                 pass
