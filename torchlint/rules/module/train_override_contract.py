@@ -15,8 +15,9 @@ from collections.abc import Iterator
 
 from torchlint.claims import ModeLeaks
 from torchlint.findings import Confidence, Severity
-from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
+from torchlint.model import ClassInfo, Event, FileModel, Flow, FunctionInfo, Kind, Value, training
 from torchlint.model.environment import mode_like, switches
+from torchlint.model.evaluate import path_of
 from torchlint.model.held import building_methods
 from torchlint.rule import Example, Hit, Meta
 
@@ -277,6 +278,18 @@ CLEAN = [
             return self.fc(self.teacher(x))
 
 
+    def finetune(model: nn.Module, batches):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in batches:
+            model.train()
+            for module in model.modules():
+                if isinstance(module, nn.BatchNorm1d):
+                    module.eval()
+            model(batch).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
     class Trainer:
         def __init__(self, model):
             self.model = model
@@ -306,6 +319,8 @@ def check(model: FileModel) -> Iterator[Hit]:
                 yield from override_hits(cls, method)
         if cls.method("train") is None and cls.fully_known:
             yield from thawed(cls)
+    for _, flow in training.bodies(model):
+        yield from thawed_in_loop(model, flow)
 
 
 def takes_mode(method: FunctionInfo) -> bool:
@@ -393,6 +408,63 @@ def thawed(cls: ClassInfo) -> Iterator[Hit]:
                             yield Hit(call, f"`train()` puts `self.{name}` back into training mode; "
                                             "freeze it in an override of `train`",
                                       confidence=min(Confidence.LIKELY, value.sure))
+                case ast.Attribute(value=ast.Name(id=name) as part, attr="eval") if over_own(method, call, name):
+                    if acts_by_mode(cls.model.value(part)) and not call.args:
+                        yield Hit(call, "`train()` puts these layers back into training mode; "
+                                        "freeze them in an override of `train`", confidence=Confidence.LIKELY)
+
+
+def over_own(method: FunctionInfo, call: ast.Call, name: str) -> bool:
+    """Whether a name is the variable of a loop over parts of the instance."""
+    for loop in method.model.place(call).loops:
+        match loop:
+            case ast.For(target=target, iter=source):
+                names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+                roots = {node.id for node in ast.walk(source) if isinstance(node, ast.Name)}
+                if name in names and method.self_name in roots:
+                    return True
+    return False
+
+
+def thawed_in_loop(model: FileModel, flow: Flow) -> Iterator[Hit]:
+    """Parts of a model that a script freezes before it calls `train()` on the whole, with training steps behind."""
+    events = flow.of("eval", "train", "step")
+    for number, event in enumerate(events):
+        if event.what != "eval" or event.depth or not acts_by_mode(event.target):
+            continue
+        after = events[number + 1:]
+        for place, other in enumerate(after):
+            if other.what != "train" or not part_of(model, event, other):
+                continue
+            again = any(e.what == "eval" and e.node is not event.node and same_part(event, e) for e in after[place:])
+            if not again and any(e.what == "step" for e in after[place:]):
+                yield Hit(event.node, "`train()` below puts this part back into training mode; freeze it after that",
+                          confidence=min(Confidence.LIKELY, event.target.sure))
+                break
+
+
+def part_of(model: FileModel, frozen: Event, switched: Event) -> bool:
+    """Whether what the one statement froze belongs to what the other one puts into training mode."""
+    whole = switched.target.ident
+    if whole is None or frozen.target.ident == whole:
+        return False
+    match frozen.target.ident:
+        case (root, "modules" | "children" | "named_modules" | "named_children"):
+            return bool(root == whole)
+    match frozen.node, switched.node:
+        case ast.Call(func=ast.Attribute(value=part)), ast.Call(func=ast.Attribute(value=rest)) if not switched.depth:
+            return bool(path_of(rest)) and path_of(part).startswith(f"{path_of(rest)}.")
+    return False
+
+
+def same_part(one: Event, other: Event) -> bool:
+    """Whether two statements freeze the same part."""
+    if one.target.ident == other.target.ident:
+        return True
+    match one.node, other.node:
+        case ast.Call(func=ast.Attribute(value=left)), ast.Call(func=ast.Attribute(value=right)):
+            return bool(path_of(left)) and path_of(left) == path_of(right)
+    return False
 
 
 def switched_again(cls: ClassInfo, name: str, call: ast.Call) -> bool:
