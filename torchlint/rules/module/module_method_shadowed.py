@@ -392,6 +392,8 @@ def attribute_hits(cls: ClassInfo, name: str, stmt: ast.AST, value: Value) -> It
         yield Hit(stmt, f"`self.{name}` still gives the method of Module, not this layer; choose another name",
                   confidence=value.sure)
     elif name in CONTRACTS or name == "to":
-        if value.kind in (Kind.NUMBER, Kind.STRING, Kind.TENSOR, Kind.NDARRAY, Kind.LOADER, Kind.DATASET, *CONTAINERS):
+        plain = value.kind is Kind.INSTANCE and value.cls is not None and value.cls.method("__call__") is None
+        if plain or value.kind in (Kind.NUMBER, Kind.STRING, Kind.TENSOR, Kind.NDARRAY, Kind.LOADER, Kind.DATASET,
+                                   *CONTAINERS):
             yield Hit(stmt, f"this hides the method `{name}()`, which torch calls; choose another name",
                       confidence=value.sure)
