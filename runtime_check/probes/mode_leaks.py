@@ -2,7 +2,7 @@
 
 Modes are noted when the function around the flagged statement is entered and each time it is left, be it
 by a `yield`; for a program, before and after the whole. For a rule about training they are compared from one
-optimizer step to the next.
+optimizer step to the next, if any is made.
 """
 
 from __future__ import annotations
@@ -144,8 +144,9 @@ def measure(bench: Bench, program: Program, way: Way) -> Modes:
     """Runs a program and compares modes."""
     found = Modes(Run(way.label))
     if bench.case.code in STEPS:
-        found.run = bench.run(program, way, trained(found))
-        return found
+        steps = Modes(found.run)
+        found.run = steps.run = bench.run(program, way, trained(steps), watched(program, found))
+        return steps if steps.calls else found
     found.run = bench.run(program, way, watched(program, found))
     if bench.case.code in GRADIENT:
         found.leaks = {name: pair for name, pair in found.leaks.items() if not name.startswith(FLAG)}
