@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 COLUMN, FLAT, MATRIX, UNKNOWN = "column", "flat", "matrix", ""
 DEPTH = 12
+CALLS = 3  # of a function that are looked at
 # Methods and functions that keep the shape.
 KEEPING = {
     "float", "double", "half", "long", "int", "to", "cuda", "cpu", "detach", "clone", "contiguous", "type", "type_as",
@@ -72,7 +73,21 @@ def _name(model: FileModel, name: ast.Name, depth: int) -> str:
             around = [site, *model.ancestors(site)] if site is not None and model.has(site) else []
             if loop not in around or getattr(loop, "iter", None) in around:
                 return _from_data(model, name, depth)  # an item, not the whole
-    return _made(model, name, depth)
+    return _made(model, name, depth) or _passed(model, name, depth)
+
+
+def _passed(model: FileModel, name: ast.Name, depth: int) -> str:
+    """A parameter that the body does not bind anew, by what the calls in the file pass for it."""
+    function = model.function(name)
+    arg = next((arg for arg in function.params if arg.arg == name.id), None) if function is not None else None
+    if function is None or arg is None or model.value(name).site is not None:
+        return UNKNOWN
+    if any(isinstance(node, ast.Name) and node.id == name.id and isinstance(node.ctx, ast.Store)
+           for node in function.own_nodes):
+        return UNKNOWN
+    given = [function.argument(site, arg) for site in function.call_sites[:CALLS]]
+    shapes = {shape_of(model, expr, depth + 1) for expr in given if expr is not None} - {UNKNOWN}
+    return shapes.pop() if len(shapes) == 1 else UNKNOWN
 
 
 def _made(model: FileModel, expr: ast.expr, depth: int) -> str:
