@@ -15,11 +15,12 @@ from collections.abc import Iterator
 
 from torchlint import knowledge
 from torchlint.claims import NoEffect
-from torchlint.findings import Severity
+from torchlint.findings import Safety, Severity
+from torchlint.fixes import edits
 from torchlint.model import FileModel, Kind, Value
-from torchlint.rule import Example, Hit, Meta
+from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL425", "init-without-effect", Severity.ERROR,
+META = Meta("TL425", "init-without-effect", Severity.ERROR, fix=Safety.UNSAFE,
             triggers=("parameters(", "weight", "bias", "modules(", "Parameter", "children("))
 CLAIM = NoEffect()
 INIT = "torch.nn.init."
@@ -46,7 +47,7 @@ EXAMPLES = [
 
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
         for p in model.parameters():
-            nn.init.zeros_(p)
+            p.detach().copy_(torch.zeros_like(p))
         print(model(torch.ones(1, 4)))
         """,
     ),
@@ -87,7 +88,7 @@ EXAMPLES = [
 
             def reset(self):
                 nn.init.orthogonal_(self.hidden.weight)
-                self.table.weight.data[[0, 3]] = 0.0
+                self.table.weight.detach()[[0, 3]] = 0.0
 
             def forward(self, x):
                 return self.hidden(self.table(x))
@@ -128,14 +129,14 @@ EXAMPLES = [
         def init_weights(m):
             if isinstance(m, nn.Linear):
                 w = m.weight
-                nn.init.xavier_uniform_(w)
+                w.detach().copy_(nn.init.xavier_uniform_(torch.empty_like(w)))
 
 
         def step(model, lr=0.1):
             with torch.no_grad():
                 for name, p in model.named_parameters():
                     if p.grad is not None:
-                        p -= lr * p.grad
+                        p.detach().copy_(p - lr * p.grad)
 
 
         model = nn.Linear(4, 1)
@@ -233,12 +234,12 @@ def check(model: FileModel) -> Iterator[Hit]:
                 if held is not None and fresh(model, assign.value) and unread(model, assign, name):
                     what = "module" if held.kind is Kind.MODULE else "parameter"
                     yield Hit(assign, f"this binds `{name}` to a new object; the {what} stays as it is; work in place",
-                              confidence=held.sure)
+                              copied_into(model, assign, name) if what == "parameter" else None, confidence=held.sure)
     for stmt in model.nodes(ast.Expr):
         target = changed_in_place(model, stmt.value)
         if target is not None and (of := copied_parameter(model, target)) is not None:
             yield Hit(stmt, "this changes a copy that is thrown away, not the parameter; work on the parameter itself",
-                      confidence=of.sure)
+                      without_clone(model, target) or by_item(model, stmt), confidence=of.sure)
 
 
 def held_before(model: FileModel, assign: ast.Assign, name: str) -> Value | None:
@@ -398,3 +399,40 @@ def gathers(model: FileModel, index: ast.expr) -> bool:
     value = model.value(index)
     return value.kind is Kind.LIST or (value.is_tensor and isinstance(index, (ast.Compare, ast.Name, ast.Attribute))
                                        and value.role != "input")
+
+
+def copied_into(model: FileModel, assign: ast.Assign, name: str) -> Repair | None:
+    """`p = new` -> `p.detach().copy_(new)`, which writes into the memory that the module holds."""
+    text = f"{name}.detach().copy_({edits.source_of(model, assign.value)})"
+    return edits.repair("Write into the parameter", edits.replace(model, assign, text))
+
+
+def without_clone(model: FileModel, target: ast.expr) -> Repair | None:
+    """`nn.init.zeros_(w.clone())` -> `nn.init.zeros_(w)`, and `w.clone().zero_()` -> `w.detach().zero_()`."""
+    match target:
+        case ast.Call(func=ast.Attribute(value=inner, attr="clone"), args=[]):
+            if any(isinstance(node, ast.Attribute) and node.attr == "data" for node in ast.walk(inner)):
+                return None
+            detached = isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "detach"
+            if detached or isinstance(model.parent(target), ast.Call):
+                return edits.repair("Work on the parameter", edits.drop_method_call(model, target))
+            text = f"{edits.source_of(model, inner)}.detach()"
+            return edits.repair("Work on the parameter", edits.replace(model, target, text))
+    return None
+
+
+def by_item(model: FileModel, stmt: ast.Expr) -> Repair | None:
+    """`w[rows].zero_()` -> `w.detach()[rows] = 0`: item assignment writes into the memory of `w`."""
+    match stmt.value:
+        case ast.Call(func=ast.Attribute(value=ast.Subscript(value=base, slice=index), attr="zero_"), args=[]):
+            value = "0"
+        case ast.Call(func=ast.Attribute(value=ast.Subscript(value=base, slice=index), attr="fill_"), args=[one]):
+            value = edits.source_of(model, one)
+        case _:
+            return None
+    if isinstance(base, ast.Attribute) and base.attr == "data":
+        base = base.value
+    if not isinstance(base, (ast.Name, ast.Attribute)) or isinstance(index, ast.Tuple):
+        return None
+    text = f"{edits.source_of(model, base)}.detach()[{edits.source_of(model, index)}] = {value}"
+    return edits.repair("Assign the items", edits.replace(model, stmt, text))

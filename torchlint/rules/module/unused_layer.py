@@ -221,7 +221,7 @@ def check(model: FileModel) -> Iterator[Hit]:
                 continue
             if model.place(stmt).guards or not has_state(value) or mentioned(cls, name):
                 continue
-            if not comment_says(cls, stmt, ON_PURPOSE) and not used_beside(model, name):
+            if not comment_says(cls, stmt, ON_PURPOSE) and not used_beside(cls, name):
                 yield Hit(stmt, f"no method uses `self.{name}`, so it never learns; call it in forward or delete it",
                           confidence=min(Confidence.LIKELY, value.sure))
 
@@ -263,12 +263,17 @@ def mentioned(cls: ClassInfo, name: str) -> bool:
     return False
 
 
-def used_beside(model: FileModel, name: str) -> bool:
-    """Whether another file in the same folder has an attribute of that name."""
+def used_beside(cls: ClassInfo, name: str) -> bool:
+    """Whether another file in the same folder reaches for the layer: from outside, or in a subclass."""
+    model = cls.model
     package, found = model.index.package, re.compile(rf"\.{re.escape(name)}\b")
+    outside = re.compile(rf"(?<!\bself)\.{re.escape(name)}\b")
     for path in sorted(Path(model.source.path).parent.glob("*.py"))[:NEIGHBOURS]:
         other = model.project.module(f"{package}.{path.stem}" if package else path.stem, model.index)
-        if other is not None and other is not model.index and found.search(other.source.text):
+        if other is None or other is model.index:
+            continue
+        text = other.source.text
+        if outside.search(text) or (cls.node.name in text and found.search(text)):
             return True
     return False
 
