@@ -9,6 +9,7 @@ import __future__
 
 import ast
 import builtins
+import contextlib
 import copy
 import linecache
 import os
@@ -29,6 +30,7 @@ from runtime_check.statements import (
 )
 from runtime_check.target import Target, target_at
 
+LOOKS = {"globals", "locals", "vars"}
 #: Methods that make a class without a known base look like a Module.
 MODULE_METHODS = frozenset({"forward", "training_step"})
 
@@ -315,6 +317,8 @@ class Namespace:
         """Class bodies read globals behind our back, and names may have an older value: compute them first."""
         for name in sorted(read(node, deep=False) & self.partial):
             self._need(name, self.running[-1])
+        if read(node, deep=False) & LOOKS:
+            self._all_before(self.running[-1])
         for name in sorted(class_body_reads(node)):
             if name in self.globals or (name in vars(builtins) and name not in self.binding):
                 continue
@@ -322,6 +326,14 @@ class Namespace:
                 self.compute(name)
             except KeyError:
                 continue
+
+    def _all_before(self, index: int) -> None:
+        """Computes the values above a statement that looks through all names."""
+        for step in self.steps[:index]:
+            if isinstance(step.node, (ast.Assign, ast.AnnAssign)) and not step.main and not self._works(step.node):
+                for name in sorted(step.binds - self.globals.keys()):
+                    with contextlib.suppress(KeyError):
+                        self.compute(name)
 
     def _replace(self, step: Step, error: BaseException) -> None:
         reason = str(error) if isinstance(error, MissingError) else f"{type(error).__name__}: {error}"

@@ -124,9 +124,11 @@ class Loader:
         self.modules: dict[str, ModuleProxy] = {}
         self.texts: dict[str, str] = {}
         self.factories: tuple[tuple[str, str], ...] = ()  # of the user: what is made, path:function
-        self.roots = [os.path.abspath(item) for item in roots]
+        self.roots: list[str] = []
         self.only: dict[str, str] = {}  # roots that serve one top-level package alone: root -> package
         self._guess_roots()
+        # Those of other files come last: several scripts may each have a `models.py` beside them.
+        self.roots += [path for item in roots if (path := os.path.abspath(item)) not in self.roots]
 
     def _guess_roots(self) -> None:
         folder = Path(self.main).parent

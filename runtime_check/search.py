@@ -9,6 +9,7 @@ import contextlib
 import heapq
 import io
 import itertools
+import os
 import time
 import types
 import warnings
@@ -127,6 +128,7 @@ class Search:
 def attempt(action: Callable[[], Any]) -> Failure | tuple[Any, int]:
     """The result of a call with the number of torch operations in it, or how it failed."""
     counter = Operations()
+    process = os.getpid()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -134,6 +136,9 @@ def attempt(action: Callable[[], Any]) -> Failure | tuple[Any, int]:
                 return action(), counter.count
     except (Exception, SystemExit) as error:
         return Failure(error, counter.count, tuple(_places(error)))
+    finally:
+        if os.getpid() != process:
+            os._exit(0)  # a process that the code has forked: the search is not its business
 
 
 def _places(error: BaseException) -> Iterator[Place]:

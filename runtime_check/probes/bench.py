@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import linecache
 import math
+import os
 import re
 import sys
 import time
@@ -128,6 +129,7 @@ class Bench:
 
     def __init__(self, case: Case, guard: Guard) -> None:
         self.case, self.guard = case, guard
+        self.process = os.getpid()
         self.started = time.monotonic()
         self.end = self.started + SHARE * case.seconds
         self.flagged = self.program(case.text, case.path, case.flagged)
@@ -303,6 +305,9 @@ class Bench:
                         inspect(run.value)
             except (Exception, trace.Enough, trace.OutOfTime, SystemExit, KeyboardInterrupt) as error:
                 run.error = error
+            finally:
+                if os.getpid() != self.process:
+                    os._exit(0)  # a process that the code has forked: it has nothing to say here
             run.output, run.warnings = seen.output.getvalue(), list(seen.warnings)
         if lines.fault is not None:
             raise lines.fault

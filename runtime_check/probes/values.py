@@ -189,7 +189,9 @@ def compare_tensors(path: str, a: torch.Tensor, b: torch.Tensor, exact: bool) ->
     y = b.to(x.dtype)
     finite = torch.isfinite(x)
     if not torch.equal(finite, torch.isfinite(y)) or not torch.equal(x.isnan(), y.isnan()):
-        return Gap(path, number(a), number(b), math.inf)
+        return Gap(path, special(a), special(b), math.inf)
+    if not torch.equal(x[~finite].nan_to_num(), y[~finite].nan_to_num()):
+        return Gap(path, special(a), special(b), math.inf)  # infinities of another sign
     x, y = x[finite], y[finite]
     if not x.numel() or torch.equal(x, y):
         return None
@@ -209,6 +211,18 @@ def number(tensor: torch.Tensor) -> str:
     if tensor.numel() == 1:
         return f"{tensor.item():.6g}" if tensor.is_floating_point() else str(tensor.item())
     return f"norm {float(torch.linalg.vector_norm(tensor.to(torch.complex128))):.6g}"
+
+
+def special(tensor: torch.Tensor) -> str:
+    """The value of one element, or how many of more are no finite numbers."""
+    if tensor.numel() == 1:
+        return number(tensor)
+    parts = [f"{tensor.numel() - int(torch.isfinite(tensor).sum())} of {tensor.numel()} not finite"]
+    real = tensor.real if tensor.is_complex() else tensor
+    for name, found in (("NaN", real.isnan()), ("inf", real.isposinf()), ("-inf", real.isneginf())):
+        if bool(found.any()):
+            parts.append(f"{int(found.sum())} {name}")
+    return ", ".join(parts)
 
 
 def brief(value: object) -> str:

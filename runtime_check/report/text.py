@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime_check.evidence import Verdict
+from runtime_check.evidence import Outcome, Verdict
 from runtime_check.results import Confirmation, Result
 from torchlint.report.common import plural, visible
 
@@ -13,6 +13,9 @@ WORDS = {
     Verdict.CANNOT_TELL: "cannot tell",
 }
 COLOURS = {Verdict.CONFIRMED: 31, Verdict.REFUTED: 32, Verdict.NOT_REACHED: 33, Verdict.CANNOT_TELL: 33}
+
+
+HARMLESS = {**COLOURS, Verdict.CONFIRMED: 32, Verdict.REFUTED: 31}
 
 
 def render(confirmation: Confirmation, *, colour: bool = False, summary: bool = True) -> str:
@@ -26,17 +29,38 @@ def render(confirmation: Confirmation, *, colour: bool = False, summary: bool = 
 def block(result: Result, colour: bool) -> str:
     """One finding."""
     finding, outcome = result.finding, result.outcome
-    word = WORDS[outcome.verdict]
+    word = verdict_word(result)
     if colour:
-        word = f"\x1b[1;{COLOURS[outcome.verdict]}m{word}\x1b[0m"
+        colours = HARMLESS if result.claim == "Equivalent" else COLOURS
+        word = f"\x1b[1;{colours[outcome.verdict]}m{word}\x1b[0m"
     place = f"{visible(finding.path)}:{finding.span.line}:{finding.span.column}"
     lines = [f"{place}: {finding.code} {finding.name}: {word}", f"    {visible(outcome.why)}"]
-    lines += [f"      {visible(row.text)}" for row in outcome.evidence]
+    lines += [f"      {visible(row)}" for row in rows_of(outcome)]
     if outcome.how:
         lines.append(f"    run: {visible(outcome.how)}, {outcome.seconds:.1f} s")
     if result.repeat:
         lines.append(f"    again: {visible(result.repeat)}")
     return "\n".join(lines) + "\n"
+
+
+def rows_of(outcome: Outcome) -> list[str]:
+    """The evidence, each number once with all that it is compared with."""
+    compared: dict[tuple[str, str], list[str]] = {}
+    for row in outcome.evidence:
+        others = compared.setdefault((row.label, row.value), [])
+        said = f"{row.against}: {row.compared}"
+        if said not in others:
+            others.append(said)
+    return [f"{label}: {value} ({'; '.join(others)})" for (label, value), others in compared.items()]
+
+
+def verdict_word(result: Result) -> str:
+    """The verdict as a reader understands it: to confirm a claim that nothing changes is good news."""
+    if result.claim == "Equivalent" and result.outcome.verdict is Verdict.CONFIRMED:
+        return "harmless, the fix changes no result"
+    if result.claim == "Equivalent" and result.outcome.verdict is Verdict.REFUTED:
+        return "the fix changes results"
+    return WORDS[result.outcome.verdict]
 
 
 def total(confirmation: Confirmation) -> str:

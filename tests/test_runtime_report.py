@@ -1,0 +1,130 @@
+"""What readers see of results, and what must not change them: forks, infinities, other scripts' modules."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+
+import torch
+
+from runtime_check.evidence import Evidence, Outcome, Verdict
+from runtime_check.extract import Namespace
+from runtime_check.probes.values import compare
+from runtime_check.report.text import block
+from runtime_check.results import Result
+from torchlint import __main__
+from torchlint.cli import main
+from torchlint.findings import Confidence, Finding, Severity, Span
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
+def shown(verdict: Verdict, claim: str, *rows: Evidence) -> str:
+    """A result as text."""
+    finding = Finding("a.py", Span(1, 1, 1, 2), "TL102", "x", Severity.ADVICE, Confidence.SURE, "message")
+    return block(Result(finding, Outcome(verdict, "a reason", rows), claim), colour=False)
+
+
+def test_to_confirm_that_nothing_changes_is_good_news_in_words() -> None:
+    assert "TL102 x: harmless, the fix changes no result\n" in shown(Verdict.CONFIRMED, "Equivalent")
+    assert "TL102 x: the fix changes results\n" in shown(Verdict.REFUTED, "Equivalent")
+    assert "TL102 x: cannot tell\n" in shown(Verdict.CANNOT_TELL, "Equivalent")
+    assert "TL102 x: confirmed\n" in shown(Verdict.CONFIRMED, "NotRegistered")
+
+
+def test_a_number_is_shown_once_with_all_that_it_is_compared_with() -> None:
+    rows = [Evidence("strays", "16", "registered", "4"), Evidence("other", "1", "of", "2"),
+            Evidence("strays", "16", "with the fix", "0"), Evidence("strays", "16", "with the fix", "0")]
+    text = shown(Verdict.CONFIRMED, "NotRegistered", *rows)
+    assert text.count("strays") == 1 and "strays: 16 (registered: 4; with the fix: 0)" in text
+    assert "other: 1 (of: 2)" in text
+
+
+@pytest.mark.parametrize(("one", "other", "said"), [
+    ([1.0, math.inf], [1.0, 2.0], "1 of 2 not finite, 1 inf"),
+    ([1.0, math.inf], [1.0, -math.inf], "1 of 2 not finite, 1 inf"),
+    ([1.0, math.nan], [1.0, math.inf], "1 of 2 not finite, 1 NaN"),
+    ([-math.inf], [3.0], "-inf"),
+])
+def test_what_is_not_finite_is_told_apart(one: list[float], other: list[float], said: str) -> None:
+    gap = compare("x", torch.tensor(one), torch.tensor(other), exact=False)
+    assert gap is not None and gap.one == said and gap.size == math.inf
+
+
+def test_equal_infinities_are_no_difference() -> None:
+    values = torch.tensor([math.inf, -math.inf, math.nan, 1.0])
+    assert compare("x", values, values.clone() + 0, exact=True) is None
+    assert compare("x", math.inf, math.inf, exact=False) is None
+
+
+FORKS = """import os
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        if os.fork() == 0:
+            END
+        self.layers = [nn.Linear(width, width) for _ in range(3)]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+"""
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit(0)", "raise ValueError('in the child')", "pass", "os._exit(0)"])
+def test_a_process_that_the_code_forks_changes_no_verdict(end: str) -> None:
+    Path("net.py").write_text(FORKS.replace("END", end))
+    done = CliRunner().invoke(main, ["confirm", "--isolated", "net.py", "--select", "TL405", "--output-format", "json"])
+    (row,) = json.loads(done.stdout)["results"]
+    assert row["verdict"] == "confirmed", row
+
+
+def test_scripts_find_the_modules_beside_them(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "models.py").write_text(f"class {name.title()}Net:\n    pass\n")
+        (tmp_path / name / "train.py").write_text("from models import *\n")
+    roots = (str(tmp_path / "one"), str(tmp_path / "two"))
+    for name in ("one", "two"):
+        space: Any = Namespace("from models import *\n", str(tmp_path / name / "train.py"), roots)
+        assert space.resolve(f"{name.title()}Net").__name__ == f"{name.title()}Net"
+
+
+def test_ctrl_c_while_loading_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    real = builtins.__import__
+
+    def interrupted(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "torchlint.cli":
+            raise KeyboardInterrupt
+        return real(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, "torchlint.cli")
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        __main__.run()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "torchlint: error: interrupted\n"
+
+
+def test_globals_can_be_looked_through_while_names_are_added() -> None:
+    kept = "[k for k, v in globals().items() if isinstance(v, (int, str)) and k[0] != '_']"
+    text = f"size = 4\nname = 'a'\nkeys = {kept}\n"
+    assert {"size", "name"} <= set(Namespace(text, "options.py").resolve("keys"))  # type: ignore[call-overload]
