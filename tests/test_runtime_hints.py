@@ -110,7 +110,8 @@ def test_marked_functions_are_found_in_the_project() -> None:
     write("pyproject.toml", "")
     marked = FACTORIES.replace("def make_net", "@runtime_check.example_for(Net)\ndef make_net")
     marked = marked.replace("def make_arguments", "@runtime_check.example_for('pkg.net:train')\ndef make_arguments")
-    marked = marked.replace("import Net", "import Net, train").replace("import torch\n", "import torch, runtime_check\n", 1)
+    marked = marked.replace("import Net", "import Net, train")
+    marked = marked.replace("import torch\n", "import torch, runtime_check\n", 1)
     write("tests/examples.py", marked)
     found = results()
     assert found["TL405"]["verdict"] == found["TL201"]["verdict"] == "confirmed", found
