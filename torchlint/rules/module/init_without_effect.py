@@ -413,8 +413,8 @@ def without_clone(model: FileModel, target: ast.expr) -> Repair | None:
         case ast.Call(func=ast.Attribute(value=inner, attr="clone"), args=[]):
             if any(isinstance(node, ast.Attribute) and node.attr == "data" for node in ast.walk(inner)):
                 return None
-            detached = isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "detach"
-            if detached or isinstance(model.parent(target), ast.Call):
+            last = inner.func.attr if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) else ""
+            if last == "detach" or isinstance(model.parent(target), ast.Call):
                 return edits.repair("Work on the parameter", edits.drop_method_call(model, target))
             text = f"{edits.source_of(model, inner)}.detach()"
             return edits.repair("Work on the parameter", edits.replace(model, target, text))

@@ -273,7 +273,7 @@ def used_beside(cls: ClassInfo, name: str) -> bool:
         if other is None or other is model.index:
             continue
         text = other.source.text
-        if outside.search(text) or (cls.node.name in text and found.search(text)):
+        if outside.search(text) or (re.search(rf"\b{cls.node.name}\b", text) and found.search(text)):
             return True
     return False
 
