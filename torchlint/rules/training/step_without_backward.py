@@ -14,12 +14,14 @@ import ast
 from collections.abc import Iterator
 
 from torchlint.claims import NoEffect
-from torchlint.findings import Severity
+from torchlint.findings import Confidence, Severity
 from torchlint.model import Event, FileModel, Flow, Kind, Value, training
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL505", "step-without-backward", Severity.ERROR, triggers=("step", "backward"))
 CLAIM = NoEffect()
+NEVER_BACKWARD = "no gradient is ever computed for this step; call `backward()` on the loss before it"
+NEVER_STEPPED = "nothing steps on these gradients; call `optimizer.step()` after `backward()`"
 
 EXAMPLES = [
     Example(
@@ -101,6 +103,55 @@ EXAMPLES = [
     Example(
         bad="""
         import torch
+        import torch.nn.functional as F
+
+
+        class Trainer:
+            def __init__(self, net):
+                self.net = net
+                self.optimizer = torch.optim.Adam(net.parameters())
+
+            def loss(self, x):
+                return F.mse_loss(self.net(x), torch.ones(4, 1))
+
+            def fit(self, batches):
+                for x in batches:
+                    self.optimizer.zero_grad()
+                    loss = self.loss(x)
+                    self.optimizer.step()  #!
+                    print(loss.item())
+
+
+        Trainer(torch.nn.Linear(3, 1)).fit(torch.randn(3, 4, 3))
+        """,
+        good="""
+        import torch
+        import torch.nn.functional as F
+
+
+        class Trainer:
+            def __init__(self, net):
+                self.net = net
+                self.optimizer = torch.optim.Adam(net.parameters())
+
+            def loss(self, x):
+                return F.mse_loss(self.net(x), torch.ones(4, 1))
+
+            def fit(self, batches):
+                for x in batches:
+                    self.optimizer.zero_grad()
+                    loss = self.loss(x)
+                    loss.backward()
+                    self.optimizer.step()
+                    print(loss.item())
+
+
+        Trainer(torch.nn.Linear(3, 1)).fit(torch.randn(3, 4, 3))
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
         from torch import nn
 
 
@@ -134,6 +185,30 @@ EXAMPLES = [
 ]
 
 CLEAN = [
+    """
+    import torch
+    from base import Trainer
+
+
+    class Mine(Trainer):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+            self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def fit(self, batches):
+            for x in batches:
+                self.optimizer.zero_grad()
+                self.accumulate(self.net(x).sum())
+                self.optimizer.step()
+
+
+    def train(net, optimizer: torch.optim.Optimizer, criterion, batches):
+        for x in batches:
+            optimizer.zero_grad()
+            criterion(net, x)
+            optimizer.step()
+    """,
     """
     import torch
 
@@ -221,13 +296,53 @@ def check(model: FileModel) -> Iterator[Hit]:
     seen = set()
     for owner, flow in training.functions_first(model):
         for made in flow.of("make_optimizer"):
-            if made.depth or not whole(flow, made):
+            if made.depth or not whole(flow):
                 continue
             for event, message in lonely(model, flow, made):
                 place = training.place_of(model, event)
                 if place not in seen and keeps_to_itself(model, flow, made, owner):
                     seen.add(place)
                     yield Hit(place, message, confidence=min(event.target.sure, made.target.sure))
+        for event, message in forgotten(model, flow):
+            place = training.place_of(model, event)
+            if place not in seen and model.has(place):
+                seen.add(place)
+                yield Hit(place, message, confidence=min(event.target.sure, Confidence.LIKELY))
+
+
+def forgotten(model: FileModel, flow: Flow) -> Iterator[tuple[Event, str]]:
+    """The same for optimizers that are made elsewhere, in files that never write one of the two calls at all."""
+    events = [event for event in flow.events if event.loops]
+    if any(hides(model, event) for event in events) or not whole(flow):
+        return
+    if not any(model.calls_named(name) for name in ("backward", "manual_backward", "grad")) and not any(
+        training.fills(event) for event in flow.events
+    ):
+        for step in events:
+            called = [e for e in events if e.what == "call" and e.grad and e.loops[-1] is step.loops[-1]]
+            if step.what == "step" and training.is_stepped(step) and called:
+                yield step, NEVER_BACKWARD
+    elif not any(word in model.source.text for word in ("step(", ".step", ".grad")):
+        clears = [e for e in events if e.what == "zero_grad" and e.target.kind is Kind.OPTIMIZER]
+        for event in events:
+            if event.what == "backward" and any(clear.loops[-1] is event.loops[-1] for clear in clears):
+                yield event, NEVER_STEPPED
+                return
+
+
+def hides(model: FileModel, event: Event) -> bool:
+    """Whether an event is a call of an inherited or dynamic method, which may do anything with its object."""
+    match event.inner:
+        case ast.Call(func=ast.Attribute(value=receiver, attr=attr)) if event.what == "unknown_call" and (
+            model.has(receiver)
+        ):
+            value = model.value(receiver)
+            if value.cls is not None:
+                return not any(attr in cls.stores for cls in value.cls.project_mro)
+            return value.kind in (Kind.MODULE, Kind.OPTIMIZER, Kind.INSTANCE)
+        case ast.Call() as call if event.what == "unknown_call" and model.has(call):
+            return isinstance(model.parent(call), ast.Expr) and any(not arg.known or arg.attached for arg in event.args)
+    return False
 
 
 def lonely(model: FileModel, flow: Flow, made: Event) -> Iterator[tuple[Event, str]]:
@@ -237,12 +352,12 @@ def lonely(model: FileModel, flow: Flow, made: Event) -> Iterator[tuple[Event, s
         for step in steps:
             if training.is_stepped(step) and any(e.what == "call" and e.grad and e.loops[:1] == step.loops[:1]
                                                  for e in flow.events if step.loops or not e.loops):
-                yield step, "no gradient is ever computed for this step; call `backward()` on the loss before it"
+                yield step, NEVER_BACKWARD
     elif not steps and not (reads_gradients(model, flow, made) or flow.of("clip", "register_hook")):
         clears = [e for e in flow.of("zero_grad") if training.same(e.target, made.target) and e.loops]
         for event in flow.of("backward"):
             if event.loops and any(clear.loops[-1] is event.loops[-1] for clear in clears):
-                yield event, "nothing steps on these gradients; call `optimizer.step()` after `backward()`"
+                yield event, NEVER_STEPPED
                 return
 
 
@@ -253,8 +368,8 @@ def reads_gradients(model: FileModel, flow: Flow, made: Event) -> bool:
     return any(model.owner(attribute) in owners for attribute in model.attributes_named("grad"))
 
 
-def whole(flow: Flow, made: Event) -> bool:
-    """Whether everything that may compute gradients or step can be seen from where the optimizer is made."""
+def whole(flow: Flow) -> bool:
+    """Whether everything that may compute gradients or step can be seen in a flow."""
     return not any(
         event.what == "unknown_step" or (event.what in ("unknown_call", "construct", "train", "eval", "apply")
                                          and any(matters(arg) for arg in event.args))
