@@ -28,9 +28,9 @@ HISTORY = Path(__file__).parent / "data" / "code_history.txt"
 
 # Rules that may report a good example of another rule: (rule that reports, rule of the example) -> why.
 ALLOWED: dict[tuple[str, str], str] = {
-    ("deprecated-api", "compile-in-loop"): "torch.jit is deprecated as a whole; people who trace still should do it once",
-    ("deprecated-api", "jit-trace-control-flow"): "torch.jit is deprecated as a whole; the rule is about those who trace",
-    ("deprecated-api", "jit-trace-in-training-mode"): "torch.jit is deprecated as a whole; the rule is about those who trace",
+    ("deprecated-api", "compile-in-loop"): "torch.jit is deprecated; this is about those who trace",
+    ("deprecated-api", "jit-trace-control-flow"): "torch.jit is deprecated; this is about those who trace",
+    ("deprecated-api", "jit-trace-in-training-mode"): "torch.jit is deprecated; this is about those who trace",
 }
 
 

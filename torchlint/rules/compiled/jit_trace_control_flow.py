@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from torchlint.claims import OutputsDiffer
 from torchlint.findings import Confidence, Severity
 from torchlint.model import FileModel, FunctionInfo, Kind, Value
+from torchlint.model.decisions import depends
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL801", "jit-trace-control-flow", Severity.ERROR, triggers=("trace",))
@@ -23,7 +24,6 @@ CLAIM = OutputsDiffer()
 TRACERS = {"torch.jit.trace", "torch.jit.trace_module"}
 DEPTH = 3
 SCRIPTED = ("script", "script_if_tracing", "ignore", "unused")
-PLAIN_ATTRIBUTES = {"device", "dtype", "is_cuda", "requires_grad", "layout", "ndim", "training", "is_sparse"}
 
 EXAMPLES = [
     Example(
@@ -209,36 +209,3 @@ def only_checks(node: ast.If) -> bool:
     return not node.orelse and all(
         isinstance(one, (ast.Raise, ast.Pass, ast.Assert)) or (
             isinstance(one, ast.Expr) and isinstance(one.value, (ast.Constant, ast.Call))) for one in node.body)
-
-
-def depends(model: FileModel, test: ast.expr) -> bool:
-    """Whether an expression is made of a tensor's values or sizes, so that Python takes it from the example."""
-    match test:
-        case ast.BoolOp(values=values):
-            return any(depends(model, value) for value in values)
-        case ast.UnaryOp(operand=operand):
-            return depends(model, operand)
-        case ast.Compare(ops=[ast.Is() | ast.IsNot() | ast.In() | ast.NotIn()]):
-            return False
-        case ast.Compare(left=left, comparators=[right]):
-            return depends(model, left) or depends(model, right)
-        case ast.BinOp(left=left, right=right):
-            return depends(model, left) or depends(model, right)
-        case ast.Subscript(value=ast.Attribute(value=base, attr="shape")):
-            return from_input(model, base)
-        case ast.Call(func=ast.Attribute(value=base, attr="size"), args=[_]):
-            return from_input(model, base)
-        case ast.Call(func=ast.Attribute(value=base, attr="item")):
-            return model.value(base).is_tensor
-        case ast.Call(func=ast.Name(id="bool" | "int" | "float" | "len"), args=[arg]):
-            return model.value(arg).is_tensor
-        case ast.Attribute(attr=attr) if attr in PLAIN_ATTRIBUTES:
-            return False
-    value = model.value(test)
-    return value.is_tensor and "maybe_number" not in value.facts and not value.optional and value.role != "parameter"
-
-
-def from_input(model: FileModel, base: ast.expr) -> bool:
-    """Whether a tensor is computed from the input: sizes of parameters and buffers are the same in every call."""
-    value = model.value(base)
-    return value.is_tensor and value.role not in ("parameter", "buffer")
