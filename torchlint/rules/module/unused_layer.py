@@ -216,12 +216,12 @@ def check(model: FileModel) -> Iterator[Hit]:
                 continue
             if not isinstance(stmt, ast.Assign) or len(stmt.targets) > 1 or not isinstance(expr, ast.Call):
                 continue
+            if model.place(stmt).guards or mentioned(cls, name) or comment_says(cls, stmt, ON_PURPOSE):
+                continue
             value = model.value(expr)
             if value.kind is not Kind.MODULE or (value.cls is not None and not value.cls.fully_known):
                 continue
-            if model.place(stmt).guards or not has_state(value) or mentioned(cls, name):
-                continue
-            if not comment_says(cls, stmt, ON_PURPOSE) and not used_beside(cls, name):
+            if has_state(value) and not used_beside(cls, name):
                 yield Hit(stmt, f"no method uses `self.{name}`, so it never learns; call it in forward or delete it",
                           confidence=min(Confidence.LIKELY, value.sure))
 
@@ -269,12 +269,15 @@ def used_beside(cls: ClassInfo, name: str) -> bool:
     package, found = model.index.package, re.compile(rf"\.{re.escape(name)}\b")
     outside = re.compile(rf"(?<!\bself)\.{re.escape(name)}\b")
     for path in sorted(Path(model.source.path).parent.glob("*.py"))[:NEIGHBOURS]:
-        other = model.project.module(f"{package}.{path.stem}" if package else path.stem, model.index)
-        if other is None or other is model.index:
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
             continue
-        text = other.source.text
         if outside.search(text) or (re.search(rf"\b{cls.node.name}\b", text) and found.search(text)):
-            return True
+            # Only now is it read as code, and noted as a file that the answer rests on.
+            other = model.project.module(f"{package}.{path.stem}" if package else path.stem, model.index)
+            if other is not None and other is not model.index:
+                return True
     return False
 
 
