@@ -11,6 +11,7 @@ from torchlint.model.classes import class_kind
 from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_all
 
 if TYPE_CHECKING:
+    from torchlint.knowledge import ModuleClass
     from torchlint.model.functions import FunctionInfo
     from torchlint.model.interp import Run
 
@@ -165,10 +166,12 @@ def module_attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
     name = node.attr
     if name == "training":
         return NUMBER
-    if name in ("weight", "bias", "in_proj_weight", "in_proj_bias") and knowledge.module_class(base.name) is not None:
+    info = torch_module(base)
+    usual = ("weight", "bias", "in_proj_weight", "in_proj_bias")
+    if info is not None and name in (info.parameters if info.built else usual):
         return Value(Kind.TENSOR, sure=Confidence.LIKELY, role="parameter", grad=parameter_grad(run),
                      ident=(base.ident, name), storage=(base.ident, name), site=node)
-    if name in ("running_mean", "running_var", "num_batches_tracked") and knowledge.module_class(base.name) is not None:
+    if info is not None and name in (*info.buffers, "running_mean", "running_var", "num_batches_tracked"):
         return Value(Kind.TENSOR, role="buffer", grad=Grad.NO, ident=(base.ident, name), storage=(base.ident, name))
     if name == "module" and "wrapper" in base.facts:
         return base.bound or UNKNOWN
@@ -178,6 +181,15 @@ def module_attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
     if base.cls is None and knowledge.module_class(base.name) is None and base.ident is not None:
         return Value(ident=(base.ident, name))
     return Value(ident=(base.ident, name)) if base.ident is not None else UNKNOWN
+
+
+def torch_module(base: Value) -> ModuleClass | None:
+    """The torch Module that a module is, or that its class derives from."""
+    found = knowledge.module_class(base.name)
+    if found is None and base.cls is not None:
+        bases = (knowledge.module_class(knowledge.canonical(name)) for name in base.cls.outside)
+        found = next((info for info in bases if info is not None and info.name != "torch.nn.Module"), None)
+    return found
 
 
 def parameter_grad(run: Run) -> Grad:
