@@ -118,8 +118,9 @@ def sizes_of(model: FileModel, expr: ast.expr, depth: int = 0) -> Sizes | None:
         inner = sizes_of(model, site.args[0], depth + 1)
         return Sizes(inner.of, inner.rank, True) if inner is not None else None
     if tail in SAME:
-        first = site.func.value if method and isinstance(site.func, ast.Attribute) else (site.args or [None])[0]
-        return sizes_of(model, first, depth + 1) if first is not None else None
+        if method and isinstance(site.func, ast.Attribute):
+            return sizes_of(model, site.func.value, depth + 1)
+        return sizes_of(model, site.args[0], depth + 1) if site.args else None
     return None
 
 
