@@ -335,6 +335,53 @@ net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
 validate(net)
 """
 
+THAWED = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+        self.drop = nn.Dropout()
+
+    def forward(self, x):
+        return self.drop(self.fc(x))
+
+    def train(self, mode=True):  #!
+        self.fc.train(mode)
+        return self
+
+
+Net().eval()(torch.ones(1, 2))
+"""
+
+SHARED_DEFAULT = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, act=nn.PReLU()):  #!
+        super().__init__()
+        self.act = act if act is not None else nn.PReLU()
+
+    def forward(self, x):
+        return self.act(x)
+
+
+Net()(torch.ones(2))
+"""
+
+REBOUND = """
+import torch
+
+net = torch.nn.Linear(2, 2)
+for p in net.parameters():
+    p = torch.zeros_like(p)  #!
+"""
+
 OLD_NAME = """
 import torch
 
@@ -453,6 +500,9 @@ PROGRAMS: list[Row] = [
         "    for x in torch.ones(3, 2):\n        with torch.no_grad():\n            y = x * 2\n        yield y"),
     row(claims.ModeLeaks(), "TL515", EVAL_MODE, "    return net(torch.ones(1, 2))",
         "    out = net(torch.ones(1, 2))\n    net.train()\n    return out"),
+    row(claims.ModeLeaks(), "TL415", THAWED, "        self.fc.train(mode)\n        return self", "        return super().train(mode)"),
+    row(claims.Aliased(), "TL413", SHARED_DEFAULT, "act=nn.PReLU()):", "act=None):"),
+    row(claims.NoEffect(), "TL425", REBOUND, "p = torch.zeros_like(p)", "p.detach().zero_()"),
     row(claims.Raises("RuntimeError", "shape"), "", "import torch\nx = torch.ones(6)\nx.view(4)  #!\n", "view(4)", "view(3, 2)"),
     row(claims.Warns("copy construct"), "TL110", OLD_NAME, "torch.tensor(x)", "x.detach().clone()"),
     row(claims.Anomaly(), "TL220", WHERE, "x.sqrt()", "x.clamp_min(1e-9).sqrt()"),
