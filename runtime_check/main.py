@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from runtime_check.candidates import CODES, rules
-from runtime_check.evidence import Outcome, Verdict, cannot_tell
+from runtime_check.evidence import Environment, Outcome, Verdict, cannot_tell
 from runtime_check.plan import SECONDS, Case, from_finding
 from runtime_check.results import Confirmation, Result
 from torchlint.builtin import every_rule
@@ -168,29 +169,53 @@ def confirm(
     options, report = lint(request, lint_progress)
     findings = [finding for finding in report.findings if wanted(finding, request.keyword)]
     cases = plan(report, findings, request)
-    outcomes: dict[int, Outcome] = {}
-    environment = None
-    if cases:
-        from runtime_check.pool import Pool, PoolError
-
-        require_fork()
-        try:
-            with Pool(min(jobs(options), len(cases)), request.device) as pool:
-                environment = pool.environment
-                device = environment.device if environment is not None else "cpu"
-                placed = [replace(case, device=device) for case in cases]
-                for case, outcome in pool.run(placed, seconds=request.max_seconds):
-                    outcomes[case.key] = outcome
-                    if progress is not None:
-                        progress(len(outcomes), len(cases))
-        except PoolError as error:
-            raise ConfirmError(str(error)) from None
+    outcomes, environment = run(cases, jobs(options), request, progress)
     results = tuple(
         result(finding, outcomes.get(key, no_claim(finding)), claim_name(finding), request)
         for key, finding in enumerate(findings)
     )
     shown, examined = without_candidates(results)
     return Confirmation(shown, report.errors, report.notes, environment, time.perf_counter() - started, examined)
+
+
+def run(
+    cases: list[Case], processes: int, request: Request, progress: Progress | None
+) -> tuple[dict[int, Outcome], Environment | None]:
+    """The outcomes by key, and where they come from; what an earlier run has shown is not run again."""
+    from runtime_check.kept import Kept
+    from runtime_check.pool import Pool, PoolError
+
+    if not cases:
+        return {}, None
+    require_fork()
+    kept = Kept(request.device) if request.choices.cache and found("torch") else None
+    outcomes = {case.key: seen for case in cases if kept is not None and (seen := kept.get(case)) is not None}
+    environment = kept.environment if kept is not None else None
+    todo = [case for case in cases if case.key not in outcomes]
+    if todo:
+        try:
+            with Pool(min(processes, len(todo)), request.device) as pool:
+                environment = pool.environment
+                assert environment is not None
+                originals = {case.key: case for case in todo}
+                placed = [replace(case, device=environment.device) for case in todo]
+                for case, outcome in pool.run(placed, seconds=request.max_seconds):
+                    outcomes[case.key] = outcome
+                    if kept is not None:
+                        kept.put(originals[case.key], outcome, environment)
+                    if progress is not None:
+                        progress(len(outcomes), len(cases))
+        except PoolError as error:
+            raise ConfirmError(str(error)) from None
+        finally:
+            if kept is not None:
+                kept.close()
+    return outcomes, environment
+
+
+def found(package: str) -> bool:
+    """Whether a package is installed. It is not imported."""
+    return importlib.util.find_spec(package) is not None
 
 
 def lint(request: Request, progress: Progress | None = None) -> tuple[Options, Report]:

@@ -58,7 +58,8 @@ def _clear() -> bool:
 
 def _files() -> list[Path]:
     """The database and what SQLite may leave beside it."""
-    return [folder() / f"results.sqlite{end}" for end in ("", "-journal", "-wal", "-shm")]
+    names = ("results.sqlite", "verdicts.sqlite")  # of the check, and of confirm
+    return [folder() / f"{name}{end}" for name in names for end in ("", "-journal", "-wal", "-shm")]
 
 
 class Cache:

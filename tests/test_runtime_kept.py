@@ -1,0 +1,99 @@
+"""Verdicts are kept from one run to the next, until something that they rest on changes."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from runtime_check import pool
+from runtime_check.kept import PASSING
+from torchlint.cli import main
+
+NET = """import torch
+from torch import nn
+
+from sizes import WIDTH
+
+
+class Net(nn.Module):
+    def __init__(self, width=WIDTH):
+        super().__init__()
+        self.layers = [nn.Linear(width, width) for _ in range(3)]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+"""
+
+
+@pytest.fixture
+def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each server process that is started."""
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("TORCHLINT_CACHE_DIR", str(tmp_path / "cache"))
+    Path("net.py").write_text(NET)
+    Path("sizes.py").write_text("WIDTH = 4\n")
+    found: list[int] = []
+    real = pool.Pool.start
+
+    def start(self: pool.Pool) -> None:
+        found.append(1)
+        real(self)
+
+    monkeypatch.setattr(pool.Pool, "start", start)
+    return found
+
+
+def confirm(*options: str) -> dict[str, Any]:
+    args = ["confirm", "net.py", "--select", "TL405", "--output-format", "json", *options]
+    data: dict[str, Any] = json.loads(CliRunner().invoke(main, args).stdout)
+    return data
+
+
+def test_what_is_known_is_not_run_again_and_reads_the_same(starts: list[int]) -> None:
+    first, second = confirm(), confirm()
+    assert len(starts) == 1
+    assert first["results"] == second["results"] and first["environment"] == second["environment"]
+    assert second["results"][0]["verdict"] == "confirmed"
+
+
+def test_a_change_anywhere_in_the_project_runs_it_again(starts: list[int]) -> None:
+    confirm()
+    Path("sizes.py").write_text("WIDTH = 6\n")
+    confirm()
+    Path("net.py").write_text(NET + "\n\nMORE = 1\n")
+    confirm()
+    confirm("--timeout", "20")
+    assert len(starts) == 4
+
+
+def test_no_cache_runs_it_again_and_keeps_nothing(starts: list[int], tmp_path: Path) -> None:
+    confirm("--no-cache")
+    confirm("--no-cache")
+    assert len(starts) == 2 and not (tmp_path / "cache" / "verdicts.sqlite").exists()
+
+
+def test_a_damaged_or_impossible_cache_costs_time_only(starts: list[int], tmp_path: Path) -> None:
+    confirm()
+    with sqlite3.connect(tmp_path / "cache" / "verdicts.sqlite") as store:
+        store.execute("UPDATE verdicts SET value = '{'")
+    assert confirm()["results"][0]["verdict"] == "confirmed"
+    (tmp_path / "cache" / "verdicts.sqlite").write_bytes(b"no database" * 100)
+    assert confirm()["results"][0]["verdict"] == "confirmed"
+    assert len(starts) == 3
+
+
+def test_what_a_busy_machine_may_be_to_blame_for_is_not_kept() -> None:
+    for why in ("no result within 10 s; raise --timeout", "the flagged code was never executed: the time was over",
+                "the process was killed, most likely for using too much memory"):
+        assert PASSING.search(why)
+    assert not PASSING.search("`scale` does not follow `.to`: it is no buffer or parameter")
