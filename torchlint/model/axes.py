@@ -133,11 +133,15 @@ def _has_axis(model: FileModel, at: ast.AST, ident: Hashable) -> bool:
 
 
 def tokens(model: FileModel, target: list[ast.expr], sizes: Sizes) -> list[int | None]:
-    """The target sizes of a view as axes of the tensor, None for any other; products opened, ones left out."""
+    """The target sizes of a view as axes of the tensor, None for any other; products opened, ones left out.
+
+    Factors have no order: `w * h` is as good as `h * w`.
+    """
     found: list[int | None] = []
     for expr in target:
         if isinstance(expr, ast.BinOp) and isinstance(expr.op, ast.Mult):
-            found += tokens(model, [expr.left, expr.right], sizes)
+            parts = tokens(model, [expr.left, expr.right], sizes)
+            found += [*sorted(part for part in parts if part is not None), *(part for part in parts if part is None)]
             continue
         if isinstance(expr, ast.Constant) and expr.value == 1:
             continue

@@ -151,6 +151,7 @@ CLEAN = [
             y = y.permute(0, 2, 3, 1).reshape(b, h * w, c)
             z = x.view(b * c, 1, h, w).view(b, c, -1)
             z = x.view(b, -1, h, w).view(1, b, c, h, w).reshape(b, -1)
+            gram = x.view(c * b, w * h) @ x.view(b * c, -1).t()
             flat = x.reshape(b, c, h // 2, 2, w // 2, 2)
             swapped = x.transpose(1, 2)
             swapped = swapped.reshape(b, h, c * w)
@@ -159,7 +160,7 @@ CLEAN = [
             k = self.qkv(y).view(b, -1, 3 * c)
             width = x.shape[-1]
             rows = x.reshape(-1, width).view(-1)
-            return z, flat, swapped, q, k, rows
+            return z, gram, flat, swapped, q, k, rows
 
 
     def merge(x, y):
