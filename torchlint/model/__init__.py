@@ -126,7 +126,7 @@ class FileModel:
         self._classes: dict[ast.AST, ClassInfo] = {}
         self._functions: dict[ast.AST, FunctionInfo] = {}
         self._flows: dict[ast.AST, Flow] = {}
-        self._running: set[ast.AST] = set()
+        self._running: dict[ast.AST, Flow] = {}  # being followed; what is known of them so far
         self._positions = Positions(self.source)
         self.session: Session = self.project.session(Session)
 
@@ -373,16 +373,21 @@ class FileModel:
             session.cut()
             return Flow()
         with session.nested(node, lambda: self._flows.pop(node, None)):
-            self._running.add(node)
+            self._running[node] = Flow()
             try:
                 self._flows[node] = flow = analyse(self, node)
             finally:
-                self._running.discard(node)
+                del self._running[node]
         return flow
 
     def is_followed(self, node: ast.AST) -> bool:
         """Whether the flow of a function is known already."""
         return node in self._flows
+
+    def begins(self, node: ast.AST, flow: Flow) -> None:
+        """Note the flow that is being made for a function."""
+        if node in self._running:
+            self._running[node] = flow
 
     def is_running(self, node: ast.AST) -> bool:
         """Whether a function is being analysed at the moment."""
@@ -396,7 +401,11 @@ class FileModel:
         """What an expression evaluates to where it stands; UNKNOWN if that cannot be told."""
         if expr not in self._tree.places:
             return UNKNOWN
-        return self.flow(self.owner(expr)).values.get(expr, UNKNOWN)
+        owner = self.owner(expr)
+        if owner in self._running:
+            self.session.meets(owner)
+            return self._running[owner].values.get(expr, UNKNOWN)
+        return self.flow(owner).values.get(expr, UNKNOWN)
 
     def grad_at(self, node: ast.AST) -> bool | None:
         """Whether gradients are recorded where a statement or expression runs; None if that cannot be told."""

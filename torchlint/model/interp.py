@@ -396,6 +396,7 @@ def analyse(model: FileModel, node: ast.AST) -> Flow:
     """Follow a function (or lambda, or the module's own code) with nothing known but its own file."""
     if isinstance(node, ast.Module):
         run = Run(model, env={}, grad=True, active=(node,))
+        model.begins(node, run.flow)
         run.block(node.body)
         return finish(run)
     info = model.function_info(node)
@@ -407,6 +408,7 @@ def analyse(model: FileModel, node: ast.AST) -> Flow:
         if rest is not None:
             env[rest.arg] = Value(Kind.TUPLE if rest is info.args.vararg else Kind.DICT, ident=rest)
     run = Run(model, env=env, grad=grad, active=(node,))
+    model.begins(node, run.flow)
     flow = follow(run, info)
     model.session.work += MAX_STEPS - run.budget.steps
     return flow

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torchlint.model.events import Flow
 
+MAX_ROUNDS = 2  # questions for whose sake one result is made again
 MAX_TRIES = 2  # classes that need each other in a circle would be analysed again and again
 MAX_WORK = 60_000  # statements followed for one file, those of its helpers in other files included
 NOTHING = sys.maxsize
@@ -30,6 +31,7 @@ class Session:
         self._lowest = NOTHING  # the outermost running analysis that the current one has met
         self._running: dict[Hashable, int] = {}
         self._tries: dict[Hashable, int] = {}
+        self._rounds: dict[Hashable, int] = {}
         self._provisional: list[tuple[int, Callable[[], object]]] = []
         self._pending: dict[Hashable, int] = {}  # what is provisional -> the level that it waits for
 
@@ -77,6 +79,8 @@ class Session:
 
     def _settle(self, level: int) -> None:
         """Forget what waited for the analysis that is done."""
+        if level == 1:
+            self._tries.clear()
         if not self._provisional:
             return
         waiting, self._provisional = self._provisional, []
@@ -88,8 +92,14 @@ class Session:
                 self._provisional.append((until, forget))
 
     def _keep_until(self, what: Hashable, level: int, forget: Callable[[], object]) -> None:
+        """Forget a provisional result when `level` is done; one that was made often, when the question is answered."""
         tried = self._tries.get(what, 0)
         self._tries[what] = tried + 1
-        if tried < MAX_TRIES:
-            self._provisional.append((level, forget))
-            self._pending[what] = level
+        until = level if tried < MAX_TRIES else 1
+        if until == 1:
+            rounds = self._rounds.get(what, 0)
+            self._rounds[what] = rounds + 1
+            if rounds >= MAX_ROUNDS:
+                return
+        self._provisional.append((until, forget))
+        self._pending[what] = until
