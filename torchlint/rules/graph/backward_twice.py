@@ -112,9 +112,131 @@ EXAMPLES = [
         head(encoder(torch.ones(4, 2))).abs().mean().backward()
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Trainer:
+            def __init__(self):
+                self.net = nn.Linear(2, 2)
+                self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+            def optimise(self, loss):
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+
+            def train(self, x):
+                out = self.net(x)
+                self.optimise(out.pow(2).mean())
+                self.optimise(out.exp().mean())  #!
+
+
+        Trainer().train(torch.ones(4, 2))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Trainer:
+            def __init__(self):
+                self.net = nn.Linear(2, 2)
+                self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+            def optimise(self, loss):
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+
+            def train(self, x):
+                out = self.net(x)
+                self.optimise(out.pow(2).mean() + out.exp().mean())
+
+
+        Trainer().train(torch.ones(4, 2))
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        def polish(net, x):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            loss = net(x).pow(2).mean()
+
+            def closure():
+                optimizer.zero_grad()
+                loss.backward()
+                return loss
+
+            for _ in range(3):
+                optimizer.step(closure)  #!
+
+
+        polish(nn.Linear(2, 1), torch.ones(4, 2))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        def polish(net, x):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+            def closure():
+                optimizer.zero_grad()
+                loss = net(x).pow(2).mean()
+                loss.backward()
+                return loss
+
+            for _ in range(3):
+                optimizer.step(closure)
+
+
+        polish(nn.Linear(2, 1), torch.ones(4, 2))
+        """,
+    ),
 ]
 
 CLEAN = [
+    """
+    import torch
+    from torch import nn
+
+
+    class Trainer:
+        def __init__(self):
+            self.net = nn.Linear(2, 2)
+            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+        def optimise(self, loss, keep=False):
+            self.optimizer.zero_grad()
+            loss.backward(retain_graph=keep)
+            self.optimizer.step()
+
+        def train(self, x):
+            for _ in range(2):
+                self.optimise(self.net(x).pow(2).mean())
+            self.optimise(self.net(x).exp().mean())
+
+        def refine(self, x):
+            def closure():
+                loss = self.net(x).pow(2).mean()
+                loss.backward()
+                return loss
+
+            for _ in range(2):
+                self.optimizer.step(closure)
+
+
+    Trainer().train(torch.ones(4, 2))
+    Trainer().refine(torch.ones(4, 2))
+    """,
     """
     import torch
     from torch import nn
@@ -185,13 +307,13 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Pairs of backwards that share operations, and backwards of a loop on a graph made before it."""
     for function, flow in training.bodies(model):
-        backwards = [e for e in flow.of("backward") if e.depth == 0]
+        backwards = [e for e in flow.of("backward") if e.depth <= 1]
         for index, event in enumerate(backwards):
             message = ""
             if any(freed_before(model, flow, first, event) for first in backwards[:index]) or (
                     freed_by_last_round(model, function, flow, event)):
                 message = AGAIN
-            elif stepped_before(model, function, flow, event):
+            elif event.depth == 0 and stepped_before(model, function, flow, event):
                 message = STEPPED
             if message:
                 yield Hit(event.node, message, confidence=min(event.target.sure, Confidence.LIKELY))
@@ -224,7 +346,7 @@ def keeps(model: FileModel, node: ast.expr, overload: knowledge.Overload) -> boo
 def freed_before(model: FileModel, flow: Flow, first: Event, second: Event) -> bool:
     """Whether the first backward frees operations that the second needs."""
     if first.node is second.node or first.loops != second.loops or not both_run(model, first, second) or (
-            graphs.retains(first.node) or partial(first)):
+            graphs.retains(first.inner or first.node) or partial(first)):
         return False
     shared = first.target.graph & second.target.graph
     return bool(saving(model, flow, shared)) and sure(first) and sure(second)
@@ -237,7 +359,8 @@ def sure(event: Event) -> bool:
 
 def partial(event: Event) -> bool:
     """`backward(inputs=...)` frees only some of the graph."""
-    return isinstance(event.node, ast.Call) and any(k.arg in ("inputs", None) for k in event.node.keywords)
+    call = event.inner or event.node
+    return isinstance(call, ast.Call) and any(k.arg in ("inputs", None) for k in call.keywords)
 
 
 def both_run(model: FileModel, first: Event, second: Event) -> bool:
@@ -250,7 +373,8 @@ def both_run(model: FileModel, first: Event, second: Event) -> bool:
 def freed_by_last_round(model: FileModel, function: ast.AST, flow: Flow, event: Event) -> bool:
     """Whether a backward in a loop goes through operations from before the loop, again in every round."""
     loop = event.loops[-1] if event.loops else None
-    if not isinstance(loop, (ast.For, ast.While)) or not model.has(loop) or graphs.retains(event.node) or (
+    if not isinstance(loop, (ast.For, ast.While)) or not model.has(loop) or (
+            graphs.retains(event.inner or event.node)) or (
             partial(event) or not sure(event) or model.place(event.node).guards != model.place(loop).guards):
         return False
     if model.place(event.node).tries or any(isinstance(n, (ast.Break, ast.Return)) for n in ast.walk(loop)):
