@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchlint.claims import OutputsDiffer
-from torchlint.findings import Severity
+from torchlint.findings import Safety, Severity
+from torchlint.fixes.unsquash import without
 from torchlint.model import FileModel
 from torchlint.model.losses import loss_calls
 from torchlint.rule import Example, Hit, Meta
 
-META = Meta("TL517", "nll-without-log-softmax", Severity.ERROR, triggers=("nll_loss", "NLLLoss"))
+META = Meta("TL517", "nll-without-log-softmax", Severity.ERROR, fix=Safety.UNSAFE, triggers=("nll_loss", "NLLLoss"))
 CLAIM = OutputsDiffer()
 RAW = {"torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d", "torch.nn.functional.linear"}
 
@@ -39,7 +40,6 @@ EXAMPLES = [
         model = nn.Linear(4, 3)
         loss = F.nll_loss(F.log_softmax(model(torch.ones(2, 4)), dim=1), torch.tensor([0, 1]))
         """,
-        fixed=False,
     ),
     Example(
         bad="""
@@ -105,5 +105,6 @@ def check(model: FileModel) -> Iterator[Hit]:
             yield Hit(
                 loss.call,
                 "`nll_loss` takes log-probabilities; use `log_softmax` or `cross_entropy`",
+                without(model, loss.input, ("nll_loss",), log=True) if given.squash == "softmax" else None,
                 confidence=given.sure,
             )
