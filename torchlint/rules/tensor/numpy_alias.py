@@ -214,7 +214,8 @@ def alias_of(model: FileModel, call: ast.Call) -> Alias | None:
     match call:
         case ast.Call(func=ast.Attribute(value=inner, attr="numpy"), args=[], keywords=[]):
             source, back = root(inner), True
-            known = source is not None and model.value(source).is_tensor
+            known = source is not None and (model.value(source).is_tensor or (
+                is_weight(source) and inner is not source and not model.value(source).known))
         case ast.Call(args=[inner, *_], keywords=[]) if model.name_of(call.func) in SHARING:
             source, back = root(inner), False
             known = source is not None and (
@@ -234,6 +235,11 @@ def alias_of(model: FileModel, call: ast.Call) -> Alias | None:
         case ast.Call(func=ast.Attribute(attr=method)) if method in KEEPING and kept in parent.args:
             return Alias(call, source, back)
     return None
+
+
+def is_weight(expr: ast.expr) -> bool:
+    """`net.fc.weight`: what layers call their parameters, where nothing else is known of the value."""
+    return isinstance(expr, ast.Attribute) and expr.attr in ("weight", "bias")
 
 
 def root(expr: ast.expr) -> ast.expr | None:
@@ -290,7 +296,8 @@ def changes(model: FileModel, node: ast.AST, source: ast.expr) -> bool:
 def stepped(model: FileModel, alias: Alias, within: ast.AST) -> ast.AST | None:
     """The optimizer step inside a tree that changes a parameter or leaf."""
     value = model.value(alias.source)
-    if not alias.back or value.role not in ("parameter", "leaf"):
+    weight = not value.known and is_weight(alias.source)
+    if not alias.back or not (weight or value.role in ("parameter", "leaf")):
         return None
     inside = set(map(id, ast.walk(within)))
     for event in model.flow(model.owner(alias.call)).of("step"):
