@@ -164,6 +164,11 @@ CLEAN = [
     view.fill_(2)
     print(buffer)
 
+    boxes = np.ones(3)
+    boxes = torch.from_numpy(boxes)
+    boxes *= 2
+    print(boxes)
+
     table = np.ones(3)
     table[0] = 2
     tensor = torch.from_numpy(table)
@@ -230,7 +235,7 @@ def alias_of(model: FileModel, call: ast.Call) -> Alias | None:
             outer := model.parent(parent), ast.Call) and outer.func is parent:
         kept, parent = outer, model.parent(outer)
     match parent:
-        case ast.Assign(targets=[ast.Name(id=name)]):
+        case ast.Assign(targets=[ast.Name(id=name)]) if name != spelled(source):
             return Alias(call, source, back, name)
         case ast.Call(func=ast.Attribute(attr=method)) if method in KEEPING and kept in parent.args:
             return Alias(call, source, back)
