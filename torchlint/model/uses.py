@@ -132,3 +132,9 @@ def _occurrences(model: FileModel, target: ast.expr, context: type[ast.expr_cont
         node for node in nodes
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, context) and path_of(node) == path
     ]
+
+
+def in_other_arm(model: FileModel, one: ast.AST, other: ast.AST) -> bool:
+    """Whether two nodes stand in different arms of one `if`, so that never both run in one pass."""
+    arms = dict(model.place(one).guards)
+    return any(test in arms and arms[test] is not arm for test, arm in model.place(other).guards)

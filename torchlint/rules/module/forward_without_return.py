@@ -17,6 +17,7 @@ from pathlib import PurePath
 from torchlint.claims import Raises
 from torchlint.findings import Severity
 from torchlint.model import FileModel, FunctionInfo, Kind, Value
+from torchlint.model.uses import in_other_arm
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL420", "forward-without-return", Severity.ERROR, triggers=("def forward",))
@@ -380,7 +381,7 @@ def reads_later(model: FileModel, forward: FunctionInfo, target: ast.expr, stmt:
         if not isinstance(one, ast.Name) or one.id in model.scope_of(forward.node).nonlocals:
             return True
         for use in model.uses(one.id, forward.node):
-            inside = here <= model.position(use) <= end
+            inside = here <= model.position(use) <= end or in_other_arm(model, use, stmt)
             if not inside and (model.position(use) > end or model.owner(use) is not forward.node):
                 return True
     return all(isinstance(one, ast.Name) and one.id == "_" for one in targets)
@@ -396,7 +397,7 @@ def names_in(target: ast.expr) -> Iterator[ast.expr]:
 
 
 def pure(model: FileModel, call: ast.Call) -> bool:
-    """Whether a call is of a function or layer of torch that does nothing but compute."""
+    """Whether a call is of a function of torch, or of a layer, that does nothing but compute."""
     name = model.name_of(call.func)
     if name.startswith("torch."):
         return not name.endswith("_") and not any(k.arg in ("out", "inplace") for k in call.keywords)
@@ -404,7 +405,7 @@ def pure(model: FileModel, call: ast.Call) -> bool:
         case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="forward"):
             return True
     value = model.value(call.func)
-    return value.kind is Kind.MODULE and value.cls is None and value.name.startswith("torch.nn.")
+    return value.kind is Kind.MODULE and (value.cls is not None or value.name.startswith("torch.nn."))
 
 
 def returns_only_in(forward: FunctionInfo, test: ast.If) -> bool:

@@ -18,6 +18,7 @@ from torchlint.claims import NoEffect
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import FileModel, Kind, Value
+from torchlint.model.uses import in_other_arm
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL425", "init-without-effect", Severity.ERROR, fix=Safety.UNSAFE,
@@ -312,7 +313,7 @@ def unread(model: FileModel, assign: ast.Assign, name: str) -> bool:
     inside = {id(node) for node in ast.walk(assign)}
     here = model.position(assign)
     for use in model.uses(name, owner):
-        if id(use) in inside or excluded(model, use, assign):
+        if id(use) in inside or in_other_arm(model, use, assign):
             continue
         if model.position(use) > here and not bound_between(model, use, assign, name):
             return False
@@ -320,12 +321,6 @@ def unread(model: FileModel, assign: ast.Assign, name: str) -> bool:
             return False
     scope = model.scope_of(owner)
     return name not in scope.nonlocals
-
-
-def excluded(model: FileModel, use: ast.AST, assign: ast.AST) -> bool:
-    """Whether the two stand in different arms of one `if`."""
-    arms = dict(model.place(assign).guards)
-    return any(test in arms and arms[test] is not arm for test, arm in model.place(use).guards)
 
 
 def bound_between(model: FileModel, use: ast.Name, assign: ast.Assign, name: str) -> bool:

@@ -218,7 +218,8 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Constant tensors in plain attributes that forward combines with the input or with parameters."""
     for cls in model.classes:
-        if not cls.is_module or cls.method("forward") is None or any(cls.method(name) for name in OWN_MOVES):
+        family = [one for one in model.classes if cls in one.project_mro]
+        if not cls.is_module or any(one.method(name) for one in family for name in OWN_MOVES):
             continue
         building = building_methods(cls)
         reached: list[FunctionInfo] | None = None
@@ -227,7 +228,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             if row is None or len(stores) > 1 or stored_elsewhere(cls, name):
                 continue
             stmt, value = row
-            reached = reached if reached is not None else used_in_forward(cls)
+            reached = reached if reached is not None else [m for one in family for m in used_in_forward(one)]
             if any(combined(method, name) for method in reached) and not comment_says(cls, stmt, ON_PURPOSE):
                 yield Hit(stmt, f"`.to()` does not move `self.{name}`; use `register_buffer`",
                           to_buffer(model, stmt, persistent=False) if isinstance(stmt, ast.stmt) else None,
@@ -252,7 +253,7 @@ def many(model: FileModel, expr: ast.expr, seen: set[ast.expr]) -> bool:
     match expr:
         case ast.BinOp(left=left, right=right):
             return many(model, left, seen) or many(model, right, seen)
-        case ast.UnaryOp(operand=inner):
+        case ast.UnaryOp(operand=inner) | ast.Compare(left=inner):
             return many(model, inner, seen)
         case ast.Subscript(value=inner, slice=index):
             kept = (isinstance(part, ast.Slice) or (isinstance(part, ast.Constant) and part.value in (None, ...))
