@@ -28,7 +28,10 @@ HISTORY = Path(__file__).parent / "data" / "code_history.txt"
 
 # Rules that may report a good example of another rule: (rule that reports, rule of the example) -> why.
 ALLOWED: dict[tuple[str, str], str] = {
+    ("data-parallel", "incompatible-keys-ignored"): "the wrapper is where the prefix of the keys comes from",
+    ("data-parallel", "whole-model-saved"): "the wrapper is what gets pickled",
     ("deprecated-api", "compile-in-loop"): "torch.jit is deprecated; this is about those who trace",
+    ("elementwise-python-loop", "cat-in-loop"): "the example is about how the parts are joined, not how they are made",
     ("deprecated-api", "jit-trace-control-flow"): "torch.jit is deprecated; this is about those who trace",
     ("deprecated-api", "jit-trace-in-training-mode"): "torch.jit is deprecated; this is about those who trace",
 }
