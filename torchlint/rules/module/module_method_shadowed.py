@@ -50,8 +50,8 @@ METHODS = {
 }
 
 META = Meta("TL414", "module-method-shadowed", Severity.ERROR,
-            triggers=(*(f"def {name}" for name in CONTRACTS), "def training", *(f".{name} =" for name in METHODS),
-                      *(f".{name} =" for name in TABLES), ".training ="))
+            triggers=(*(f"def {name}" for name in CONTRACTS), "def training", *(f"{name} =" for name in METHODS),
+                      *(f"{name} =" for name in TABLES), "training ="))
 CLAIM = Raises("TypeError|AttributeError", "argument|callable|method|iterable|items|setter")
 
 EXAMPLES = [
