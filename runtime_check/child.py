@@ -292,8 +292,9 @@ class Server:
         self.reply(job.key, Outcome(outcome.verdict, outcome.why, outcome.evidence, outcome.how, seconds))
 
     def reply(self, key: int, outcome: Outcome) -> None:
-        """Writes one line; a client that is gone ends the server."""
-        send_line(self.replies, {"key": key, **outcome.as_row()})
+        """Writes one line. A client that is gone wants none; the end of its requests ends the server."""
+        with contextlib.suppress(BrokenPipeError):
+            send_line(self.replies, {"key": key, **outcome.as_row()})
 
 
 def send_line(pipe: int, row: dict[str, object]) -> None:

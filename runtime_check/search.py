@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from runtime_check.placeholder import MissingError
 from runtime_check.specs import Assignment
+from runtime_check.trace import Enough, OutOfTime
 
 TRIALS = 400
 STOPS = 2  # failures on the line of interest that are given as results
@@ -134,7 +135,9 @@ def attempt(action: Callable[[], Any]) -> Failure | tuple[Any, int]:
             warnings.simplefilter("ignore")
             with counter:
                 return action(), counter.count
-    except (Exception, SystemExit) as error:
+    except (Enough, OutOfTime, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # also what test runners raise to skip or fail a test
         return Failure(error, counter.count, tuple(_places(error)))
     finally:
         if os.getpid() != process:

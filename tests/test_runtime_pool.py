@@ -285,3 +285,10 @@ def test_outcomes_survive_the_way_through_json() -> None:
         with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):
             Outcome.from_line(bad)
     assert Environment("2", "3", "x").device == "cpu"
+
+
+def test_a_client_that_leaves_early_sees_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    with Pool(1) as leaving:
+        leaving.send(case("import time\nwhile True:\n    time.sleep(0.1)\n"))
+        time.sleep(0.5)
+    assert capfd.readouterr().err == ""

@@ -128,3 +128,12 @@ def test_globals_can_be_looked_through_while_names_are_added() -> None:
     kept = "[k for k, v in globals().items() if isinstance(v, (int, str)) and k[0] != '_']"
     text = f"size = 4\nname = 'a'\nkeys = {kept}\n"
     assert {"size", "name"} <= set(Namespace(text, "options.py").resolve("keys"))  # type: ignore[call-overload]
+
+
+def test_a_test_that_is_skipped_is_no_failure_of_the_check() -> None:
+    text = FORKS.replace("if os.fork() == 0:\n            END", "pass")
+    test = "\n\ndef test_net():\n    pytest.skip('no')\n    Net()\n"
+    Path("net.py").write_text(text.replace("import os\n", "import pytest\n") + test)
+    done = CliRunner().invoke(main, ["confirm", "--isolated", "net.py", "--select", "TL405", "--output-format", "json"])
+    (row,) = json.loads(done.stdout)["results"]
+    assert row["verdict"] == "confirmed", row

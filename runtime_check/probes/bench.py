@@ -303,7 +303,7 @@ class Bench:
                     run.value = way.run()
                     if inspect is not None:
                         inspect(run.value)
-            except (Exception, trace.Enough, trace.OutOfTime, SystemExit, KeyboardInterrupt) as error:
+            except BaseException as error:  # also what test runners raise to skip or fail a test
                 run.error = error
             finally:
                 if os.getpid() != self.process:

@@ -113,7 +113,7 @@ def loop(bench: Bench) -> Outcome:
                     pass
                 except OutOfTime:
                     why = f"{drive.label}: it took too long"
-                except (Exception, SystemExit) as error:
+                except BaseException as error:  # also what test runners raise to skip or fail a test
                     why = told(error)
             if backwards.count >= ITERATIONS:
                 return Outcome(Verdict.CONFIRMED, "its backward was reached again and again", how=drive.label)
