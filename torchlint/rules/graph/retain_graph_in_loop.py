@@ -90,9 +90,95 @@ EXAMPLES = [
         train(net, [(torch.ones(4, 2), torch.zeros(4, dtype=torch.long))], torch.optim.SGD(net.parameters(), lr=0.1))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Trainer:
+            def __init__(self):
+                self.net = nn.Linear(2, 2)
+                self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+            def loss(self, x):
+                return self.net(x).pow(2).mean()
+
+            def update(self, loss):
+                self.optimizer.zero_grad()
+                loss.backward(retain_graph=True)  #!
+                self.optimizer.step()
+
+            def fit(self, loader):
+                for x in loader:
+                    loss = self.loss(x)
+                    self.update(loss)
+
+
+        Trainer().fit(torch.ones(3, 4, 2))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Trainer:
+            def __init__(self):
+                self.net = nn.Linear(2, 2)
+                self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+            def loss(self, x):
+                return self.net(x).pow(2).mean()
+
+            def update(self, loss):
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+
+            def fit(self, loader):
+                for x in loader:
+                    loss = self.loss(x)
+                    self.update(loss)
+
+
+        Trainer().fit(torch.ones(3, 4, 2))
+        """,
+    ),
 ]
 
 CLEAN = [
+    """
+    import torch
+    from torch import nn
+
+
+    class Recurrent:
+        def __init__(self):
+            self.net = nn.Linear(2, 2)
+            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.0)
+            self.hidden = torch.zeros(2)
+
+        def loss(self, x):
+            self.hidden = torch.tanh(self.net(x) + self.hidden)
+            return self.hidden.mean()
+
+        def update(self, loss, again=None):
+            loss.backward(retain_graph=True)
+            if again is not None:
+                again.backward()
+            self.optimizer.step()
+
+        def fit(self, loader):
+            for x in loader:
+                loss = self.loss(x)
+                loss.backward(retain_graph=True)
+            for x in loader:
+                out = self.net(x)
+                self.update(out.pow(2).mean(), out.exp().mean())
+
+
+    Recurrent().fit(torch.ones(3, 4, 2))
+    """,
     """
     import torch
     from torch import nn
@@ -135,20 +221,32 @@ def check(model: FileModel) -> Iterator[Hit]:
     """Retaining backwards in a loop with a step, whose graph belongs to one iteration and has no other use."""
     for function, flow in training.bodies(model):
         for event in flow.of("backward"):
-            keyword = retaining(event)
-            if keyword is None or not isinstance(event.node, ast.Call) or not event.loops:
+            call = backward_of(model, event)
+            keyword = retaining(call)
+            if call is None or keyword is None or not event.loops or not model.holds(event.loops[-1]):
                 continue
             if made_in_round(model, flow, event) and not used_again(model, function, flow, event):
-                yield Hit(event.node, "nothing uses this graph again, yet it is kept through the next forward; drop it",
-                          edits.repair("Drop retain_graph", edits.remove_argument(model, event.node, keyword)),
+                yield Hit(call, "nothing uses this graph again, yet it is kept through the next forward; drop it",
+                          edits.repair("Drop retain_graph", edits.remove_argument(model, call, keyword)),
                           confidence=Confidence.LIKELY)
 
 
-def retaining(event: Event) -> ast.keyword | None:
-    """The argument `retain_graph=True` of a backward of this function."""
-    if event.depth or not isinstance(event.node, ast.Call):
+def backward_of(model: FileModel, event: Event) -> ast.Call | None:
+    """The backward itself: of this function, or of a helper that nothing else calls."""
+    if event.depth == 0:
+        return event.node if isinstance(event.node, ast.Call) else None
+    if not isinstance(event.inner, ast.Call) or not model.holds(event.inner):
         return None
-    for keyword in event.node.keywords:
+    helper = model.function(event.inner)
+    if helper is None or len(helper.call_sites) != 1:
+        return None
+    backwards = [call for call in helper.calls if isinstance(call.func, ast.Attribute) and call.func.attr == "backward"]
+    return event.inner if backwards == [event.inner] else None
+
+
+def retaining(call: ast.Call | None) -> ast.keyword | None:
+    """The argument `retain_graph=True` of a backward."""
+    for keyword in call.keywords if call is not None else ():
         if keyword.arg == "retain_graph" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True:
             return keyword
     return None
@@ -160,8 +258,6 @@ def made_in_round(model: FileModel, flow: Flow, event: Event) -> bool:
     if not any(step.loops == event.loops for step in flow.of("step")) or target.carried or not target.attached:
         return False
     inside = set(ast.walk(loop))
-    if target.site is None or target.site not in inside:
-        return False
     nodes = [key if isinstance(key, ast.AST) else graphs.outermost(key) for key in target.graph
              if not (isinstance(key, tuple) and key[0] == "leaf")]
     return bool(nodes) and all(isinstance(node, ast.AST) and node in inside for node in nodes)
@@ -176,7 +272,7 @@ def used_again(model: FileModel, function: ast.AST, flow: Flow, event: Event) ->
     for node in ast.walk(event.loops[-1]):
         match node:
             case ast.Call(func=ast.Attribute(attr="backward" | "append" | "extend" | "appendleft" | "manual_backward")
-                          ) if node is not event.node:
+                          ) if node not in (event.node, event.inner):
                 return True
     for each in flow.of("store", "store_attr", "accumulate", "unknown_call", "setattr"):
         given = (each.value, *each.args)
