@@ -103,6 +103,7 @@ CLEAN = [
             super().__init__()
             self.where = device
             self.on_gpu = torch.cuda.is_available()
+            self.fast = device == torch.device("cuda") or torch.device(device).type == torch.device("cuda").type
             self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
         def forward(self, x, mask):
@@ -161,7 +162,8 @@ def names_cuda(model: FileModel, call: ast.Call) -> ast.AST | None:
             return call if model.value(receiver).kind in (Kind.TENSOR, Kind.MODULE) else None
     name = model.name_of(call.func)
     if name == "torch.device" and call.args and is_cuda(call.args[0]):
-        return call
+        compared = isinstance(model.parent(call), (ast.Attribute, ast.Compare))  # `device("cuda").type`
+        return None if compared else call
     if name.startswith("torch.") and not name.startswith(("torch.amp.", "torch.cuda.", "torch.profiler.")):
         given = next((k.value for k in call.keywords if k.arg == "device"), None)
         return call if given is not None and is_cuda(given) else None
