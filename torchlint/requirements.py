@@ -11,6 +11,7 @@ LEVELS = 8  # folders looked at above a file
 # `torch==1.13.1`, `"torch>=1.8,<2"`, `torch = "^1.13"`, `- pytorch=1.13`, but not `torch = None` or `torchvision`.
 LINE = re.compile(
     r"""^[\s"'\-\[(,]*(?:torch|pytorch)["']?(?:\[[^\]]*\])?\s*((?:=\s*["'])?[\^~<>=!\d][^"'#;\n]*)""", re.M)
+QUOTED = re.compile(r"""["'](?:torch|pytorch)(?:\[[^\]]*\])?\s*([\^~<>=!]=?\s*\d[^"';\n]*)""")  # inside a list
 PART = re.compile(r"(\^|~=|===|==|=|<=|<|>=|>|!=)?\s*(\d+(?:\.\d+)*)")
 
 
@@ -50,7 +51,8 @@ def _text(file: Path) -> str:
 
 def newest_in(text: str) -> str:
     """The newest torch that a requirements text allows; "" if it has no upper bound."""
-    limits = [limit for match in LINE.finditer(text) for limit in _limits(match[1])]
+    matches = [*LINE.finditer(text), *QUOTED.finditer(text)]
+    limits = [limit for match in matches for limit in _limits(match[1])]
     return min(limits, key=_numbers, default="")
 
 
