@@ -293,26 +293,32 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Steps without any backward in the whole of what makes the optimizer, and the reverse."""
-    seen = set()
+    yield from training.once(model, incomplete(model))
+
+
+def incomplete(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The steps and backwards of every function that lack the other one."""
     for owner, flow in training.functions_first(model):
         for made in flow.of("make_optimizer"):
             if made.depth or not whole(flow):
                 continue
             for event, message in lonely(model, flow, made):
-                place = training.place_of(model, event)
-                if place not in seen and keeps_to_itself(model, flow, made, owner):
-                    seen.add(place)
-                    yield Hit(place, message, confidence=min(event.target.sure, made.target.sure))
+                if keeps_to_itself(model, flow, made, owner):
+                    place = training.place_of(model, event)
+                    yield event, Hit(place, message, confidence=min(event.target.sure, made.target.sure))
         for event, message in forgotten(model, flow):
             place = training.place_of(model, event)
-            if place not in seen and model.has(place):
-                seen.add(place)
-                yield Hit(place, message, confidence=min(event.target.sure, Confidence.LIKELY))
+            yield event, Hit(place, message, confidence=min(event.target.sure, Confidence.LIKELY))
 
 
 def forgotten(model: FileModel, flow: Flow) -> Iterator[tuple[Event, str]]:
-    """The same for optimizers that are made elsewhere, in files that never write one of the two calls at all."""
+    """The same for optimizers that are made elsewhere, in files that never write one of the two calls at all.
+
+    What another file does, its own text answers for.
+    """
     events = [event for event in flow.events if event.loops]
+    if any(event.what in ("step", "backward") and not model.has(event.inner or event.node) for event in flow.events):
+        return
     if any(hides(model, event) for event in events) or not whole(flow):
         return
     if not any(model.calls_named(name) for name in ("backward", "manual_backward", "grad")) and not any(
