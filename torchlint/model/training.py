@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from torchlint.findings import Confidence
 from torchlint.model.events import Event, Flow
@@ -35,6 +35,37 @@ def max_depth(flow: Flow) -> int:
 def place_of(model: FileModel, event: Event) -> ast.AST:
     """Where to report an event: where it really happens, if that is in this file."""
     return event.inner if event.inner is not None and model.has(event.inner) else event.node
+
+
+T = TypeVar("T")
+
+
+def once(model: FileModel, found: Iterable[tuple[Event, T]]) -> Iterator[T]:
+    """Of what was found for events, one for each place, and one for each event of another file's helper.
+
+    Such an event is known only by a call of this file that leads to it. The call that leaves the file comes first,
+    then those of functions of this file that lead there.
+    """
+    pairs = list(found)
+    places: set[ast.AST] = set()
+    inner: set[ast.AST] = set()
+    for event, item in sorted(pairs, key=lambda pair: leads_inside(model, pair[0])):
+        place = place_of(model, event)
+        abroad = event.inner is not None and not model.has(event.inner)
+        if place in places or (event.inner in inner and leads_inside(model, event)):
+            continue
+        places.add(place)
+        if abroad and event.inner is not None:
+            inner.add(event.inner)
+        yield item
+
+
+def leads_inside(model: FileModel, event: Event) -> bool:
+    """Whether an event of another file is reached through a function of this file."""
+    if event.inner is None or model.has(event.inner) or not isinstance(event.node, ast.Call):
+        return False
+    callee = model.value(event.node.func).func
+    return callee is not None and callee.model is model
 
 
 def different(left: Value, right: Value) -> bool:

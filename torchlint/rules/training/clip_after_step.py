@@ -19,7 +19,7 @@ from torchlint.fixes.reorder import reorder
 from torchlint.model import Event, FileModel, Flow, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL507", "clip-after-step", Severity.ERROR, fix=Safety.UNSAFE, triggers=("clip_grad",))
+META = Meta("TL507", "clip-after-step", Severity.ERROR, fix=Safety.UNSAFE, triggers=("step",))
 CLAIM = NoEffect()
 
 EXAMPLES = [
@@ -210,19 +210,21 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Clips that come after the step of the optimizer whose gradients they change."""
-    seen = set()
+    yield from training.once(model, clips(model))
+
+
+def clips(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The clips of every function that come too late."""
     for _, flow in training.functions_first(model):
         for clip in flow.of("clip"):
-            place = training.place_of(model, clip)
-            if place in seen or training.measures(model, clip):
+            if training.measures(model, clip):
                 continue
             pairs = ((step, training.belongs(flow, clip, step)) for step in stepped_before(flow, clip))
             step, sure = next(((step, sure) for step, sure in pairs if sure is not None), (None, None))
             if step is None or sure is None or stepped_again(flow, clip, step):
                 continue
-            seen.add(place)
-            yield Hit(
-                place,
+            yield clip, Hit(
+                training.place_of(model, clip),
                 "the optimizer has already used these gradients; clip between `backward()` and `step()`",
                 clip_earlier(model, clip, step),
                 confidence=max(sure, Confidence.LIKELY),

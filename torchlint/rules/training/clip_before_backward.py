@@ -17,7 +17,7 @@ from torchlint.fixes.reorder import reorder
 from torchlint.model import Event, FileModel, Flow, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL508", "clip-before-backward", Severity.ERROR, fix=Safety.UNSAFE, triggers=("clip_grad",))
+META = Meta("TL508", "clip-before-backward", Severity.ERROR, fix=Safety.UNSAFE, triggers=("step",))
 CLAIM = NoEffect()
 
 EXAMPLES = [
@@ -202,19 +202,21 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Clips of gradients that the next backward has yet to make."""
-    seen = set()
+    yield from training.once(model, clips(model))
+
+
+def clips(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The clips of every function that come too early."""
     for _, flow in training.functions_first(model):
         for clip in flow.of("clip"):
-            place = training.place_of(model, clip)
-            if place in seen or training.measures(model, clip):
+            if training.measures(model, clip):
                 continue
             ahead = steps_ahead(flow, clip)
             sure = training.belongs(flow, clip, ahead[1]) if ahead is not None else None
             if ahead is None or sure is None or not nothing_yet(flow, clip, *ahead):
                 continue
-            seen.add(place)
-            yield Hit(
-                place,
+            yield clip, Hit(
+                training.place_of(model, clip),
                 "there are no gradients of this step yet; clip between `backward()` and `step()`",
                 clip_later(model, clip, *ahead),
                 confidence=max(sure, Confidence.LIKELY),

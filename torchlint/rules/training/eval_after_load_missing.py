@@ -160,16 +160,16 @@ MODES = ("train", "eval", "set_mode")
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Loads into a model made in sight that is then called, never told its mode, and never trained."""
-    seen = set()
-    for _, flow in training.bodies(model):
+    yield from training.once(model, loads(model))
+
+
+def loads(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The loads of every function that inference follows."""
+    for _, flow in training.functions_first(model):
         for load in flow.of("load_state"):
-            place = training.place_of(model, load)
-            if place in seen or not depends_on_mode(load.target) or not made_here(model, load.target):
-                continue
-            if is_inference(flow, load):
-                seen.add(place)
-                yield Hit(
-                    place,
+            if depends_on_mode(load.target) and made_here(model, load.target) and is_inference(flow, load):
+                yield load, Hit(
+                    training.place_of(model, load),
                     "the model is still in training mode when it is used; call `eval()` after loading",
                     confidence=min(load.target.sure, Confidence.LIKELY),
                 )

@@ -22,7 +22,7 @@ from torchlint.rule import Example, Hit, Meta
 
 META = Meta(
     "TL521", "loss-broadcast", Severity.ERROR, stable=False, fix=Safety.SHOW,
-    triggers=("Linear", "unsqueeze", "view", "reshape", "keepdim"),
+    triggers=("Linear", "unsqueeze", "view", "reshape", "keepdim", "mse", "MSE", "l1_loss", "L1Loss", "uber"),
 )
 CLAIM = OutputsDiffer()
 ELEMENTWISE = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")

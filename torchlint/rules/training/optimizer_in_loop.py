@@ -202,17 +202,18 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Optimizers and schedulers that are made and stepped once in every iteration of one loop."""
-    seen = set()
+    yield from training.once(model, remade(model))
+
+
+def remade(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """What every function makes anew for each step."""
     for _, flow in training.functions_first(model):
         for made, what in (*remade_optimizers(model, flow), *remade_schedulers(model, flow)):
-            place = training.place_of(model, made)
-            if place not in seen:
-                seen.add(place)
-                yield Hit(
-                    place,
-                    f"made anew for every step, this {what} loses its state; make it once, before the loop",
-                    confidence=made.target.sure,
-                )
+            yield made, Hit(
+                training.place_of(model, made),
+                f"made anew for every step, this {what} loses its state; make it once, before the loop",
+                confidence=made.target.sure,
+            )
 
 
 def remade_optimizers(model: FileModel, flow: Flow) -> Iterator[tuple[Event, str]]:

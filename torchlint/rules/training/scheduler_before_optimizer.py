@@ -20,7 +20,7 @@ from torchlint.fixes.reorder import reorder
 from torchlint.model import Event, FileModel, Flow, Kind, Value, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL506", "scheduler-before-optimizer", Severity.WARNING, fix=Safety.UNSAFE, triggers=("lr_scheduler",))
+META = Meta("TL506", "scheduler-before-optimizer", Severity.WARNING, fix=Safety.UNSAFE, triggers=("step",))
 CLAIM = Warns("before `optimizer.step")
 PREFIX = "torch.optim.lr_scheduler."
 UNMINDFUL = {PREFIX + "ReduceLROnPlateau", PREFIX + "CosineAnnealingWarmRestarts"}
@@ -214,18 +214,18 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Scheduler steps before which the optimizer surely made none."""
-    seen = set()
+    yield from training.once(model, early(model))
+
+
+def early(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The scheduler steps of every function that come too early."""
     for _, flow in training.functions_first(model):
         for event in flow.of("scheduler_step"):
-            place = training.place_of(model, event)
-            if place in seen or not minds(event.target):
-                continue
-            step = first_step(model, flow, event)
+            step = first_step(model, flow, event) if minds(event.target) else None
             if step is None:
                 continue
-            seen.add(place)
-            yield Hit(
-                place,
+            yield event, Hit(
+                training.place_of(model, event),
                 "this skips the first value of the schedule; step the scheduler after the optimizer",
                 step_later(model, event, step),
                 confidence=max(min(event.target.sure, step.target.sure), Confidence.LIKELY),

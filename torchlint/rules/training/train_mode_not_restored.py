@@ -280,16 +280,18 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Models set to eval in a loop that goes on training them without setting them back."""
-    seen = set()
+    yield from training.once(model, switched(model))
+
+
+def switched(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The evals of every function that the next epoch inherits."""
     for _, flow in training.functions_first(model):
         for event in flow.of("eval"):
-            place = training.place_of(model, event)
-            loop = trained_loop(model, flow, event) if place not in seen else None
+            loop = trained_loop(model, flow, event)
             if loop is None or not stays(flow, event, loop) or ends(model, event, loop):
                 continue
-            seen.add(place)
-            yield Hit(
-                place,
+            yield event, Hit(
+                training.place_of(model, event),
                 "the next epoch trains in eval mode; call `train()` after evaluating",
                 back_to_train(model, event),
                 confidence=min(event.target.sure, Confidence.SURE if switching(event.target) else Confidence.LIKELY),
