@@ -14,6 +14,7 @@ from torchlint import cache, runner
 from torchlint.config import Options
 from torchlint.discover import Found
 from torchlint.findings import Finding
+from torchlint.requirements import _newest
 
 ROOT = Path(__file__).parent.parent
 BASE = "from torch import nn\n\n\nclass Base(nn.Module):\n    pass\n"
@@ -104,6 +105,15 @@ def test_configuration_and_place_count(project: Path, looked_at: list[str]) -> N
     copy.mkdir()
     shutil.copy(project / "net.py", copy)
     assert lint(copy) == ()
+
+
+def test_the_torch_that_a_project_asks_for_counts(project: Path) -> None:
+    """What is deprecated depends on its requirements."""
+    (project / "net.py").write_text("import torch\n\nq, r = torch.qr(torch.ones(2, 2))\n")
+    assert [one.code for one in lint(project)] == ["TL902"]
+    (project / "requirements.txt").write_text("torch==1.7\n")
+    _newest.cache_clear()
+    assert lint(project) == lint(project, cached=False)
 
 
 def test_a_file_that_could_not_be_checked_is_not_kept(project: Path, looked_at: list[str]) -> None:

@@ -25,6 +25,7 @@ from torchlint.consulted import Consulted, Present
 from torchlint.files import Source
 from torchlint.findings import Confidence, Edit, Finding, Fix, Safety, Severity, Span
 from torchlint.project import Project
+from torchlint.requirements import newest_torch
 from torchlint.rule import Rule
 
 DAYS = 30  # after which a result that nobody asked for is dropped
@@ -100,7 +101,8 @@ class Cache:
     def key(self, source: Source, named: bool) -> bytes:
         """What is known before a file is checked: the configuration, its place and its text."""
         place = os.path.abspath(source.path)
-        head = repr((place, source.path, source.encoding, named)).encode()
+        torch = newest_torch(Path(place).parent)
+        head = repr((place, source.path, source.encoding, named, torch)).encode()
         return hashlib.blake2b(b"\0".join((self.base, head, source.text.encode("utf-8", "surrogatepass"))),
                                digest_size=20).digest()
 
