@@ -2,18 +2,24 @@
 
 Instances are noted as their constructor returns, with the children that are in evaluation mode by then. After the
 run, `eval()` and `train()` are called on each of them: `eval()` must reach every part and hand the module back, and
-parts that the constructor put into evaluation mode must stay there.
+parts that the constructor put into evaluation mode must stay there. What a flagged statement freezes must still be
+frozen when an optimizer steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
 from runtime_check.probes.instances import instances
+from runtime_check.probes.targets import stores, value_of
 
 MOST = 4  # instances that are tried
 
@@ -26,6 +32,22 @@ class Contract:
     modules: list[torch.nn.Module] = field(default_factory=list)
     frozen: dict[int, list[torch.nn.Module]] = field(default_factory=dict)  # of a module, by its id
     broken: list[str] = field(default_factory=list)
+    held: dict[torch.nn.Module, None] = field(default_factory=dict)  # what the flagged statements froze
+    thawed: int = 0  # of them, the most that were in training mode at one step
+
+
+@contextmanager
+def steps_seen(found: Contract) -> Iterator[None]:
+    """Counts frozen parts that are in training mode at an optimizer step, while it lasts."""
+
+    def stepped(optimizer: object, args: object, kwargs: object) -> None:
+        found.thawed = max(found.thawed, sum(part.training for part in found.held))
+
+    handle = register_optimizer_step_pre_hook(stepped)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def measure(bench: Bench, program: Program, way: Way) -> Contract:
@@ -37,7 +59,18 @@ def measure(bench: Bench, program: Program, way: Way) -> Contract:
             found.modules.append(module)
         found.frozen[id(module)] = [part for part in module.modules() if not part.training]
 
-    found.run = bench.run(program, way, instances(program, note))
+    def froze(frame: FrameType, index: int) -> None:
+        for target in stores(program.text, program.spots[index]):
+            try:
+                value = value_of(target, frame)[0]
+            except LookupError:
+                continue
+            if isinstance(value, torch.nn.Module):
+                found.held.update(dict.fromkeys(part for part in value.modules() if not part.training))
+
+    found.run = bench.run(program, way, instances(program, note), steps_seen(found), after=froze)
+    if found.thawed:
+        found.broken.append(f"{found.thawed} of {len(found.held)} frozen parts are in training mode at a step")
     for module in found.modules[:MOST]:
         try:
             found.broken += problems(module, found.frozen[id(module)])
@@ -69,12 +102,12 @@ def probe(bench: Bench) -> Outcome:
 
 def judge(bench: Bench, bad: Contract, good: Contract | None) -> Outcome:
     """The outcome of one way of running the program."""
-    if not bad.modules:
+    if not bad.modules and not bad.held:
         return cannot_tell("the program makes no instance of the class")
     rows = [Evidence("promises of train() and eval() broken", str(len(bad.broken)), "instances", str(len(bad.modules)))]
     if not bad.broken:
         return Outcome(Verdict.REFUTED, "train() and eval() reach every part and return the module", tuple(rows))
-    if good is not None and good.modules:
+    if good is not None and (good.modules or good.held):
         rows.append(Evidence("promises broken", str(len(bad.broken)), bench.against, str(len(good.broken))))
         if len(good.broken) >= len(bad.broken):
             return cannot_tell("so it is in the corrected program", rows)

@@ -205,6 +205,40 @@ EXAMPLES = [
         print(model(torch.ones(2, 4)))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.eval()  #!
+        for epoch in range(2):
+            model.train()
+            for batch in torch.randn(3, 8, 4):
+                optimizer.zero_grad()
+                model(batch).pow(2).mean().backward()
+                optimizer.step()
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(2):
+            model.train()
+            for module in model.modules():
+                if isinstance(module, nn.BatchNorm1d):
+                    module.eval()
+            for batch in torch.randn(3, 8, 4):
+                optimizer.zero_grad()
+                model(batch).pow(2).mean().backward()
+                optimizer.step()
+        """,
+    ),
 ]
 
 CLEAN = [
