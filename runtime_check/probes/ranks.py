@@ -58,8 +58,8 @@ def recorded(path: str, action: Callable[[], object]) -> object:
         return fetch(self, index)
 
     torch.manual_seed(int(os.environ["RANK"]))
-    DistributedDataParallel.__init__ = made  # type: ignore[method-assign]
-    torch.Tensor.backward = counted  # type: ignore[method-assign,assignment]
+    DistributedDataParallel.__init__ = made
+    torch.Tensor.backward = counted
     _MapDatasetFetcher.fetch = fetched
     return action()
 

@@ -35,7 +35,7 @@ class Arguments:
 
     def text(self) -> str:
         """As source; positions behind a gap become keywords of their old name."""
-        parts, position = [], 0
+        parts: list[str] = []
         for position, (name, text) in sorted(self.positional.items()):
             parts.append(text if position == len(parts) else f"{name}={text}")
         return ", ".join([*parts, *(f"{name}={text}" for name, text in self.keywords.items())])

@@ -10,6 +10,24 @@ if TYPE_CHECKING:
 PLAIN_ATTRIBUTES = {"device", "dtype", "is_cuda", "requires_grad", "layout", "ndim", "training", "is_sparse"}
 
 
+# Methods of nothing but tensors (and arrays), as far as arguments of traced and compiled functions go.
+REDUCING = {"sum", "mean", "any", "all", "max", "min", "norm", "abs", "argmax", "argmin", "item", "pow", "std", "var"}
+
+
+def is_tensor(model: FileModel, expr: ast.expr) -> bool:
+    """Whether an expression is a tensor, or a reduction of an argument of which nothing is known."""
+    value = model.value(expr)
+    if value.known:
+        return value.is_tensor
+    match expr:
+        case ast.Call(func=ast.Attribute(value=base, attr=attr)) if attr in REDUCING:
+            function = model.function(expr)
+            while isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute):
+                base = base.func.value
+            return function is not None and isinstance(base, ast.Name) and base.id in {a.arg for a in function.params}
+    return False
+
+
 def depends(model: FileModel, test: ast.expr, *, sizes: bool = True) -> bool:
     """Whether an expression is made of a tensor's values, or of its sizes."""
     match test:
@@ -28,14 +46,16 @@ def depends(model: FileModel, test: ast.expr, *, sizes: bool = True) -> bool:
         case ast.Call(func=ast.Attribute(value=base, attr="size"), args=[_]):
             return sizes and from_input(model, base)
         case ast.Call(func=ast.Attribute(value=base, attr="item")):
-            return model.value(base).is_tensor
+            return is_tensor(model, base)
         case ast.Call(func=ast.Name(id="bool" | "int" | "float"), args=[arg]):
-            return model.value(arg).is_tensor
+            return is_tensor(model, arg)
         case ast.Call(func=ast.Name(id="len"), args=[arg]):
             return sizes and from_input(model, arg)
         case ast.Attribute(attr=attr) if attr in PLAIN_ATTRIBUTES:
             return False
     value = model.value(test)
+    if not value.known:
+        return is_tensor(model, test)
     return value.is_tensor and "maybe_number" not in value.facts and not value.optional and value.role != "parameter"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from torchlint.claims import GraphBreaks
 from torchlint.findings import Confidence, Severity
 from torchlint.model import FileModel, FunctionInfo, Kind
-from torchlint.model.decisions import depends
+from torchlint.model.decisions import depends, is_tensor
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL803", "graph-break-in-compiled", Severity.ADVICE, stable=False, triggers=("compile",))
@@ -175,9 +175,9 @@ def breaks(function: FunctionInfo, depth: int) -> Iterator[tuple[FunctionInfo, a
         return
     for node in function.own_nodes:
         match node:
-            case ast.Call(func=ast.Attribute(value=base, attr="item"), args=[]) if model.value(base).is_tensor:
+            case ast.Call(func=ast.Attribute(value=base, attr="item"), args=[]) if is_tensor(model, base):
                 yield function, node
-            case ast.Call(func=func, args=[arg]) if model.name_of(func) in READS and model.value(arg).is_tensor:
+            case ast.Call(func=func, args=[arg]) if model.name_of(func) in READS and is_tensor(model, arg):
                 yield function, node
             case ast.Call(func=func, args=[*_]) if model.name_of(func) == "builtins.print":
                 yield function, node

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from torchlint.claims import OutputsDiffer
 from torchlint.findings import Confidence, Severity
 from torchlint.model import FileModel, FunctionInfo, Kind, Value
-from torchlint.model.decisions import depends
+from torchlint.model.decisions import depends, is_tensor
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL801", "jit-trace-control-flow", Severity.ERROR, triggers=("trace",))
@@ -192,6 +192,8 @@ def decision(function: FunctionInfo, depth: int) -> tuple[FunctionInfo, ast.AST]
                 return function, node
             case ast.While(test=test) | ast.IfExp(test=test) if depends(model, test):
                 return function, node
+            case ast.Subscript(slice=ast.Name() | ast.Call() as index) if reads_value(model, index):
+                return function, node
             case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=args)) if any(
                     depends(model, arg) for arg in args):
                 return function, node
@@ -202,6 +204,19 @@ def decision(function: FunctionInfo, depth: int) -> tuple[FunctionInfo, ast.AST]
         if found is not None:
             return found
     return None
+
+
+def reads_value(model: FileModel, index: ast.expr, depth: int = 0) -> bool:
+    """Whether an index is a number that was read out of a tensor."""
+    match index:
+        case ast.Call(func=ast.Attribute(value=base, attr="item")) | ast.Call(func=ast.Name(id="int"), args=[base]):
+            return is_tensor(model, base)
+        case ast.Name(id=name) if depth == 0:
+            for scope in model.scopes(index):
+                if name in scope.bindings:
+                    return any(isinstance(node, ast.Assign) and reads_value(model, node.value, 1)
+                               for node in scope.bindings[name])
+    return False
 
 
 def only_checks(node: ast.If) -> bool:
