@@ -120,6 +120,7 @@ def compare(name: str, old: bytes, new: bytes, asked: dict[int, set[str]]) -> tu
     lost = comments(old) - comments(new)
     faults += [f"{name}: the comment is lost: {text}" for text in lost if not FOR_TOOLS.match(text)]
     imports = _import_lines(old)
+    asked = _whole(old, asked)
     patch = []
     for first, last, was, now in hunks(old, new):
         here = range(first, max(first, last) + 1)
@@ -142,8 +143,13 @@ def _context(data: bytes, start: int, stop: int) -> list[str]:
 def hunks(old: bytes, new: bytes) -> list[Hunk]:
     """The changes between two texts, line ends included."""
     a, b = (data.decode("utf-8", "replace").splitlines(keepends=True) for data in (old, new))
-    codes = difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
-    return [(a1 + 1, a2, a[a1:a2], b[b1:b2]) for tag, a1, a2, b1, b2 in codes if tag != "equal"]
+    found: list[Hunk] = []
+    for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if tag == "replace" and a2 - a1 == b2 - b1:  # line by line, so that none hides behind its neighbour
+            found += [(i + 1, i + 1, [a[i]], [b[i - a1 + b1]]) for i in range(a1, a2)]
+        elif tag != "equal":
+            found.append((a1 + 1, a2, a[a1:a2], b[b1:b2]))
+    return found
 
 
 def compiles(data: bytes) -> bool:
@@ -164,6 +170,22 @@ def comments(data: bytes) -> Counter[str]:
     except (tokenize.TokenError, SyntaxError):
         return Counter()
     return Counter(token.string.rstrip() for token in tokens if token.type == tokenize.COMMENT)
+
+
+def _whole(data: bytes, asked: dict[int, set[str]]) -> dict[int, set[str]]:
+    """The same for all lines of a simple statement, which may have to be laid out anew."""
+    try:
+        nodes = list(ast.walk(ast.parse(data)))
+    except (SyntaxError, ValueError):
+        return asked
+    found = {line: set(codes) for line, codes in asked.items()}
+    for node in nodes:
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            codes = set().union(*(asked.get(line, ()) for line in lines))
+            for line in lines if codes else ():
+                found.setdefault(line, set()).update(codes)
+    return found
 
 
 def _import_lines(data: bytes) -> set[int]:
