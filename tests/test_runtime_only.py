@@ -133,10 +133,17 @@ def test_each_promise_of_a_module_is_measured() -> None:
         module("Samples", "pass", "self.fc(x) + torch.randn_like(x)"),
         module("Forgets", "self.layers = [nn.Linear(width, width)]", "self.layers[0](self.fc(x))"),
         module("Damages", "pass", "self.fc(x.mul_(2))"),
+        module("Keeps", "self.mask = None", "self.fc(x) + self.cached(x)") + textwrap.dedent("""
+            def cached(self, x):
+                if self.mask is None:
+                    self.mask = torch.zeros(x.shape[-1])
+                return self.mask
+        """).replace("\n", "\n    "),
         module("Asked", "self.act = nn.ReLU(inplace=True)", "self.fc(self.act(x))"),
     ])
     found = confirm(text, "--check-modules", "--select", "TL428")["verdicts"]
     said = {name: why for name, (verdict, why) in found.items() if verdict == "confirmed"}
+    assert found["Keeps"][0] == "refuted"
     assert said.keys() == {"Cut", "Left", "Drops", "Forgets", "Damages"}, found
     assert said["Cut"] == "`w` takes part in the forward and gets no gradient"
     assert "`scale` does not follow" in said["Left"] and "`dropout` still draws" in said["Drops"]

@@ -201,9 +201,9 @@ def followers(built: Built) -> Broken | None:
     """Tensors that the forward uses are converted with the module."""
     module = make(built).eval().double()
     given = converted(arguments(built), lambda item: item.double() if item.is_floating_point() else item)
+    held = strays(module, constants=True)  # what the call itself makes and keeps is another matter
     with recording() as work, torch.no_grad():
         called(module, given)
-    held = strays(module, constants=True)
     left = [name for name, item in held.items() if id(item) in work.used and item.dtype == torch.float32]
     if not left:
         return None
