@@ -125,6 +125,7 @@ CLEAN = [
     def table(x):
         if x.device not in BY_DEVICE:
             BY_DEVICE[x.device] = torch.arange(8, device=x.device)
+            BY_DEVICE[(x.dtype, x.device)] = torch.ones(8)
         return BY_DEVICE[x.device]
 
 
@@ -160,17 +161,25 @@ def check(model: FileModel) -> Iterator[Hit]:
 
 def is_new(model: FileModel, key: ast.expr, depth: int = 0) -> bool:
     """Whether a key is likely another one in most calls: an id, a shape, a position, a count."""
-    for node in ast.walk(key):
-        match node:
-            case ast.Call(func=ast.Name(id="id" | "hash") | ast.Attribute(attr="data_ptr" | "item" | "size")):
+    match key:
+        case ast.Call(func=ast.Name(id="id" | "hash") | ast.Attribute(attr="data_ptr" | "item" | "size")):
+            return True
+        case ast.Call(args=args):
+            return any(is_new(model, arg, depth) for arg in args)
+        case ast.Attribute(attr=attr):
+            return attr == "shape"
+        case ast.Subscript(value=value):
+            return is_new(model, value, depth)
+        case ast.Tuple(elts=elts):
+            return any(is_new(model, elt, depth) for elt in elts)
+        case ast.BinOp(left=left, right=right):
+            return is_new(model, left, depth) or is_new(model, right, depth)
+        case ast.JoinedStr(values=values):
+            return any(isinstance(v, ast.FormattedValue) and is_new(model, v.value, depth) for v in values)
+        case ast.Name(id=name):
+            if model.value(key).is_tensor or name in NEW_EACH_TIME:
                 return True
-            case ast.Attribute(attr="shape"):
-                return True
-            case ast.Name(id=name):
-                if model.value(node).is_tensor or name in NEW_EACH_TIME:
-                    return True
-                if depth < 2 and any(is_new(model, value, depth + 1) for value in assigned(model, node)):
-                    return True
+            return depth < 2 and any(is_new(model, value, depth + 1) for value in assigned(model, key))
     return False
 
 
