@@ -132,25 +132,38 @@ def _has_axis(model: FileModel, at: ast.AST, ident: Hashable) -> bool:
     return False
 
 
-def tokens(model: FileModel, target: list[ast.expr], sizes: Sizes) -> list[int | None]:
+def tokens(model: FileModel, target: list[ast.expr], sizes: Sizes) -> list[int | None] | None:
     """The target sizes of a view as axes of the tensor, None for any other; products opened, ones left out.
 
-    Factors have no order: `w * h` is as good as `h * w`.
+    Factors have no order: `w * h` is as good as `h * w`, and what else is in a product may stand anywhere. The
+    whole is None where a name is bound twice, so that it is not clear whose size it is.
     """
     found: list[int | None] = []
     for expr in target:
         if isinstance(expr, ast.BinOp) and isinstance(expr.op, ast.Mult):
             parts = tokens(model, [expr.left, expr.right], sizes)
-            found += [*sorted(part for part in parts if part is not None), *(part for part in parts if part is None)]
+            if parts is None:
+                return None
+            found += sorted(part for part in parts if part is not None) or [None]
             continue
         if isinstance(expr, ast.Constant) and expr.value == 1:
             continue
+        if isinstance(expr, ast.Name) and ambiguous(model, expr):
+            return None
         axis = axis_of(model, expr)
         mine = axis is not None and axis[0] == sizes.of
         if axis is not None and mine and sizes.last_changed and (sizes.rank is None or axis[1] == sizes.rank - 1):
             mine = sizes.rank is None  # the size of what a layer was given, not of what it returned
         found.append(axis[1] if axis is not None and mine else None)
     return found
+
+
+def ambiguous(model: FileModel, name: ast.Name) -> bool:
+    """Whether several statements bind a name."""
+    for scope in model.scopes(name):
+        if name.id in scope.bindings and name.id not in scope.nonlocals:
+            return len(scope.bindings[name.id]) > 1
+    return False
 
 
 def out_of_order(found: list[int | None], rank: int | None) -> bool:

@@ -163,6 +163,14 @@ CLEAN = [
             return z, gram, flat, swapped, q, k, rows
 
 
+    def regroup(x, groups):
+        b, n, d = x.shape
+        x = x.view(-1, 2 * n, d)
+        pairs = x.reshape(b, groups * x.shape[1] // 2, x.shape[2])
+        b, n, d = pairs.shape
+        return pairs.view(n, b, d)
+
+
     def merge(x, y):
         b, n, d = x.shape
         m = y.shape[1]
@@ -188,6 +196,8 @@ def check(model: FileModel) -> Iterator[Hit]:
             if sizes is None:
                 continue
             found = tokens(model, target, sizes)
+            if found is None:
+                continue
             if whole(found, target) is not None:
                 found = fill(found, target, sizes)
             if out_of_order(found, sizes.rank):
