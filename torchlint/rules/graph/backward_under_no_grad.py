@@ -13,11 +13,12 @@ from collections.abc import Iterator
 
 from torchlint.claims import Raises
 from torchlint.findings import Confidence, Severity
-from torchlint.model import FileModel, Grad, Value
+from torchlint.model import FileModel, Grad, Kind, Value
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL223", "backward-under-no-grad", Severity.ERROR, triggers=("no_grad", "inference_mode"))
 CLAIM = Raises("RuntimeError", match="does not require grad|Inference tensors")
+DEPTH = 4
 
 EXAMPLES = [
     Example(
@@ -70,6 +71,67 @@ EXAMPLES = [
         saliency(nn.Linear(3, 2), torch.ones(3))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        body, head = nn.Linear(2, 3), nn.Linear(3, 1)
+
+
+        @torch.no_grad()
+        def features(x):
+            return body(x).relu()
+
+
+        def train(x):
+            loss = features(x).pow(2).mean()
+            loss.backward()  #!
+
+
+        def finetune(x, target):
+            with torch.no_grad():
+                out = head(body(x))
+            error = out - torch.ones(1)
+            error.pow(2).mean().backward()  #!
+
+
+        for run in (lambda: train(torch.ones(4, 2)), lambda: finetune(torch.ones(4, 2), torch.ones(4, 1))):
+            try:
+                run()
+            except RuntimeError as error:
+                print(error)
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        body, head = nn.Linear(2, 3), nn.Linear(3, 1)
+
+
+        def features(x):
+            return body(x).relu()
+
+
+        def train(x):
+            loss = features(x).pow(2).mean()
+            loss.backward()
+
+
+        def finetune(x, target):
+            with torch.no_grad():
+                hidden = body(x)
+            error = head(hidden) - torch.ones(1)
+            error.pow(2).mean().backward()
+
+
+        for run in (lambda: train(torch.ones(4, 2)), lambda: finetune(torch.ones(4, 2), torch.ones(4, 1))):
+            try:
+                run()
+            except RuntimeError as error:
+                print(error)
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -114,13 +176,39 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         for expr in (call.func.value, *call.args[:1]):
             value = model.value(expr)
-            if value.is_tensor and value.grad is Grad.NO and made_without_grad(model, value):
+            if value.is_tensor and value.grad is Grad.NO and made_without_grad(model, value, model.owner(call)):
                 yield Hit(call, "this value was computed with gradients off and has no graph; compute it outside",
                           confidence=min(value.sure, Confidence.LIKELY))
                 break
 
 
-def made_without_grad(model: FileModel, value: Value) -> bool:
-    """Whether the operation that made a value stands where gradients are off."""
+def made_without_grad(model: FileModel, value: Value, home: ast.AST, depth: int = 0) -> bool:
+    """Whether the operation that made a value, or a module that it was computed from, ran with gradients off."""
     site = value.site
-    return isinstance(site, ast.expr) and model.holds(site) and model.grad_at(site) is False
+    if not isinstance(site, ast.expr) or not model.holds(site) or depth > DEPTH:
+        return False
+    function = model.function_named(site.func) if isinstance(site, ast.Call) else None
+    if function is not None and function.declared_grad is False:
+        return True
+    if model.grad_at(site) is False:
+        module = isinstance(site, ast.Call) and model.value(site.func).kind is Kind.MODULE
+        return depth == 0 or module or model.owner(site) is not home
+    for each in map(model.value, parts(site)):
+        if each.is_tensor and each.grad is Grad.NO and each.site is not site and (
+                made_without_grad(model, each, home, depth + 1)):
+            return True
+    return False
+
+
+def parts(node: ast.expr) -> list[ast.expr]:
+    """What an arithmetic expression or a call computes from."""
+    match node:
+        case ast.BinOp(left=left, right=right):
+            return [left, right]
+        case ast.UnaryOp(operand=inner):
+            return [inner]
+        case ast.Call(func=ast.Attribute(value=receiver), args=args):
+            return [receiver, *args]
+        case ast.Call(args=args):
+            return list(args)
+    return []
