@@ -657,3 +657,18 @@ def test_reach_can_be_measured(tmp_path: Path) -> None:
     text = CliRunner().invoke(main, ["confirm", "--reach", "--isolated", str(tmp_path)]).stdout
     assert "2 Module classes: 1 ran forward (50%), 1 were only built" in text
     assert re.search(r"^ +1 abstract classes +nets.py: Bad: .*NotImplementedError", text, re.M)
+
+
+def test_a_schedule_gives_numbers() -> None:
+    text = dedent("""
+        from collections.abc import Callable
+        from torch import nn
+        class Net(nn.Module):
+            def __init__(self, width: int, schedule: Callable[[float], float]):
+                super().__init__()
+                assert 0 <= schedule(1.0) < 1
+                self.fc = nn.Linear(width, width)
+            def forward(self, x):
+                return self.fc(x)
+    """)
+    assert next(build_module(Namespace(text, "scheduled.py"), "Net")).call is not None
