@@ -75,9 +75,66 @@ EXAMPLES = [
         step(nn.Linear(2, 1), torch.ones(4, 2), torch.zeros(4, 1))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        net = nn.Linear(2, 2)
+
+
+        def train(x, y):
+            guess = net(x).round()  #!
+            loss = F.mse_loss(guess, y)
+            loss.backward()
+
+
+        train(*torch.ones(2, 2, 2).unbind())
+        """,
+        good="""
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        net = nn.Linear(2, 2)
+
+
+        def train(x, y):
+            guess = net(x)
+            loss = F.mse_loss(guess, y)
+            loss.backward()
+
+
+        train(*torch.ones(2, 2, 2).unbind())
+        """,
+    ),
 ]
 
 CLEAN = [
+    """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    net = nn.Linear(2, 2)
+
+
+    def distil(x, teacher_logits, weight):
+        guess = net(x)
+        hard = F.mse_loss(guess.round(), teacher_logits)
+        loss = F.mse_loss(guess, teacher_logits) + weight * hard
+        loss.backward()
+
+
+    def commit(encoded):
+        loss = (encoded.round() - encoded).pow(2).mean()
+        loss.backward()
+
+
+    distil(torch.ones(2, 2), torch.ones(2, 2), 0.1)
+    commit(net(torch.ones(2, 2)))
+    """,
     """
     import torch
     from torch import nn
@@ -113,7 +170,8 @@ def check(model: FileModel) -> Iterator[Hit]:
             target = target_of(event) if event.depth == 0 else None
             if target is None or not event.target.is_tensor:
                 continue
-            if event.target.grad is Grad.NO or (event.target.role == "leaf" and not event.target.graph):
+            if event.target.grad is Grad.NO or (event.target.role == "leaf" and not event.target.graph) or (
+                    no_graph(model, target, 0)):
                 place = cut_in(model, target, 0)
                 message = "this has no derivative, so backward reaches no parameter; use a smooth loss"
             else:
@@ -174,6 +232,28 @@ def cut_in(model: FileModel, expr: ast.expr, depth: int) -> ast.expr | None:
     return None
 
 
+def no_graph(model: FileModel, expr: ast.expr, depth: int) -> bool:
+    """Whether a value is made of values without a graph and of the function's own labels alone."""
+    value = model.value(expr)
+    if value.grad is Grad.NO or isinstance(expr, ast.Constant) or is_label(model, expr):
+        return True
+    node = origin(model, expr)
+    if node is None or depth > DEPTH or not value.is_tensor or value.grad is Grad.YES or value.role:
+        return False
+    if isinstance(node, ast.Call) and not value.name.startswith("torch."):
+        return False
+    given = [each for each in operands(node) if not model.name_of(each).startswith("torch.")]
+    return bool(given) and all(no_graph(model, each, depth + 1) for each in given)
+
+
+def is_label(model: FileModel, expr: ast.expr) -> bool:
+    """A parameter that nothing is known of, in a function that calls the model itself: data, not a prediction."""
+    value = model.value(expr)
+    if not isinstance(expr, ast.Name) or value.known or not isinstance(value.ident, ast.arg):
+        return False
+    return any(call.depth == 0 for call in model.flow(model.owner(expr)).of("call"))
+
+
 def may_hold_graph(model: FileModel, expr: ast.expr) -> bool:
     """Whether a value has a graph, or is the unknown result of a call, such as a model's."""
     value = model.value(expr)
@@ -199,6 +279,8 @@ def flattened(model: FileModel, target: ast.expr) -> ast.expr | None:
 def dead(model: FileModel, expr: ast.expr, found: list[ast.expr], depth: int) -> bool:
     """Whether no gradient passes an expression; notes the operations that stop one."""
     value = model.value(expr)
+    if is_label(model, expr):
+        return True
     if value.grad is Grad.NO or (not (value.is_tensor or value.grad is Grad.YES) and isinstance(expr, ast.Constant)):
         return True
     node = origin(model, expr)
@@ -207,9 +289,10 @@ def dead(model: FileModel, expr: ast.expr, found: list[ast.expr], depth: int) ->
     if zero_gradient(model, node):
         found.append(node)
         return True
-    if (isinstance(node, ast.Call) and not value.name.startswith("torch.")) or (called(node) != (
-            value.name.rpartition(".")[2]) and isinstance(node, ast.Call)):
-        return False
+    if isinstance(node, ast.Call):
+        same = called(node) == value.name.rpartition(".")[2] or model.name_of(node.func) == value.name
+        if not value.name.startswith("torch.") or not same:
+            return False
     given = [each for each in operands(node) if not isinstance(each, ast.Constant)
              and not model.name_of(each).startswith("torch.")]
     return bool(given) and all(dead(model, each, found, depth + 1) for each in given)
