@@ -17,6 +17,7 @@ import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.plan import Lines
+from runtime_check.probes import shadowed
 from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
 from runtime_check.sandbox import shorten
 from runtime_check.trace import class_around, frames_of
@@ -24,6 +25,9 @@ from torchlint.claims import Raises
 
 #: Rules that flag a definition whose error comes where an instance of the class is called.
 INSTANCE_CALLS = {"TL301", "TL302"}
+#: Rules about what torch calls on a Module, whether the program does or not.
+SHADOWED = {"TL414", "TL418"}
+OUTPUT = "TL420"  # about a forward that returns None, whether that is used or not
 ALONE = "alone"  # the kind of a way that is the flagged call without what is around it
 
 
@@ -32,6 +36,10 @@ def probe(bench: Bench) -> Outcome:
     claim = bench.case.claim
     if not isinstance(claim, Raises):
         return cannot_tell(f"the claim {claim.name} names no exception")
+    if bench.case.code in SHADOWED or bench.case.code == OUTPUT:
+        outcome = shadowed.probe_output(bench) if bench.case.code == OUTPUT else shadowed.probe(bench)
+        if outcome.verdict in (Verdict.CONFIRMED, Verdict.REFUTED):
+            return outcome
     return first_decisive(bench, ways(bench), lambda way: judge(bench, claim, way), most=6)
 
 
