@@ -27,9 +27,11 @@ OWNERS = {
 }
 POSITIONS = {"torch.optim.lr_scheduler.LRScheduler.step(epoch)": 0, "torch.nn.Module.state_dict(destination)": 0,
              "torch.cross(dim)": 2, "torch.stft(return_complex)": 9}
+USUAL = {"only_inputs": True, "broadcast_buffers": "no value is usual"}
 KEEP_EPOCH = ("CosineAnnealingWarmRestarts", "ReduceLROnPlateau")  # their step() takes an argument
+WHOLE = ("TorchScript as a whole", "another package")
 GONE = ("AttributeError", "ImportError", "ModuleNotFoundError")
-CAREFUL = re.compile(r"version|hasattr|available|_ge_|_lt_|torch_?[12]|is_torch|legacy|has_", re.IGNORECASE)
+CAREFUL = re.compile(r"version|hasattr|available|_ge_|_lt_|torch_?[12]|is_torch|legacy|has_|with_pt", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,19 @@ def old_uses(model: FileModel) -> tuple[OldUse, ...]:
     """The uses under the torch that the file is for, in source order; those behind a check of the version left out."""
     found = [*_imports(model), *_names(model), *_methods(model), *_arguments(model)]
     kept = {use.node: use for use in found[::-1] if not _elsewhere(use.row) and not careful(model, use.node)}
-    return tuple(sorted(kept.values(), key=lambda use: model.position(use.node)))
+    return tuple(_once(sorted(kept.values(), key=lambda use: model.position(use.node))))
+
+
+def _once(uses: list[OldUse]) -> Iterator[OldUse]:
+    """What torch gives up as a whole is said once in a file."""
+    seen = set()
+    for use in uses:
+        whole = use.row.differs.partition(";")[0] if use.row.differs.startswith(WHOLE) else ""
+        if whole and not use.removed:
+            if whole in seen:
+                continue
+            seen.add(whole)
+        yield use
 
 
 def _elsewhere(row: Deprecated) -> bool:
@@ -90,6 +104,9 @@ def careful(model: FileModel, node: ast.AST) -> bool:
     for parent in model.ancestors(node):
         if isinstance(parent, ast.IfExp):
             tests.append(parent.test)
+    function = model.function(node)
+    own = function.own_nodes if function is not None else []
+    tests += [one.test for one in own if isinstance(one, ast.Assert) and model.position(one) < model.position(node)]
     return any(CAREFUL.search(word) for test in tests for word in _words(test))
 
 
@@ -130,11 +147,14 @@ def _last_names() -> frozenset[str]:
 
 def _names(model: FileModel) -> Iterator[OldUse]:
     """Loads of deprecated functions, classes, attributes and modules, called or not."""
-    imported = {name for node in model.nodes(ast.Import) for name in (alias.name for alias in node.names)}
+    imported = {alias.name for node in model.nodes(ast.Import) for alias in node.names}
+    froms = [alias for node in model.nodes(ast.ImportFrom) for alias in node.names]
+    local = {alias.asname or alias.name for alias in froms if alias.name in _last_names()}
+    local |= _last_names() if any(alias.name == "*" for alias in froms) else set()
     for node in model.nodes(ast.Name, ast.Attribute):
         if not isinstance(node, (ast.Name, ast.Attribute)) or not isinstance(node.ctx, ast.Load):
             continue
-        if isinstance(node, ast.Attribute) and node.attr not in _last_names():
+        if (node.attr not in _last_names()) if isinstance(node, ast.Attribute) else (node.id not in local):
             continue
         dotted = written(model, node)
         row = knowledge.deprecated(dotted) if dotted else None
@@ -238,9 +258,11 @@ def _fits(model: FileModel, call: ast.Call, row: Deprecated) -> ast.AST | None:
     passed = given.get(row.argument) is not None or (position is not None and len(call.args) > position)
     match row.kind:
         case "argument":
-            return call if passed and not (open_ended and row.argument not in given) else None
+            if not passed or _quiet(model, row, given.get(row.argument)):
+                return None
+            return None if open_ended and row.argument not in given else call
         case "missing":
-            return None if passed or open_ended or not call.args else call
+            return None if passed or open_ended or not call.args or _other_arm(model, call, row.argument) else call
         case "value":
             keyword, _, text = row.argument.partition("=")
             wanted = ast.literal_eval(text)
@@ -249,6 +271,25 @@ def _fits(model: FileModel, call: ast.Call, row: Deprecated) -> ast.AST | None:
         case "signature":
             return None if open_ended or not _old_order(model, call, row) else call
     return None
+
+
+def _other_arm(model: FileModel, call: ast.Call, argument: str) -> bool:
+    """Whether the other arm of an `if` makes the call with the argument: the code chooses by version."""
+    for guard, _ in model.place(call).guards:
+        for node in ast.walk(guard):
+            if isinstance(node, ast.Call) and model.name_of(node.func) == model.name_of(call.func):
+                if any(keyword.arg == argument for keyword in node.keywords):
+                    return True
+    return False
+
+
+def _quiet(model: FileModel, row: Deprecated, keyword: ast.keyword | None) -> bool:
+    """Whether torch accepts the value without a word: the one that it would use anyway."""
+    if keyword is None or row.removed:
+        return False
+    const = model.value(keyword.value).const
+    default = isinstance(keyword.value, ast.Constant) and keyword.value.value is None
+    return default or const is USUAL.get(row.argument, False)
 
 
 def _old_order(model: FileModel, call: ast.Call, row: Deprecated) -> bool:

@@ -16,10 +16,14 @@ from torchlint.claims import Raises
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import FileModel, FunctionInfo
+from torchlint.model.compiling import compiled
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL806", "custom-op-contract", Severity.ERROR, stable=False, fix=Safety.UNSAFE, triggers=("custom_op",))
-CLAIM = Raises("RuntimeError|OpCheckError", "must not also be an input|may not alias|but was mutated")
+CLAIM = Raises(
+    "RuntimeError|OpCheckError|TorchRuntimeError",
+    "must not also be an input|may not alias|but was mutated|fake impl|fake tensor call")
+FAKES = ("register_fake", "impl_abstract")
 MAKER = "torch.library.custom_op"
 VIEWS = {"view", "t", "transpose", "detach", "squeeze", "unsqueeze", "expand", "permute", "view_as", "narrow", "select"}
 
@@ -86,6 +90,46 @@ EXAMPLES = [
         torch.library.opcheck(scale, (torch.ones(3), 2.0))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+
+
+        @torch.library.custom_op("demo::double", mutates_args=())  #!
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+
+        @torch.compile(backend="eager")
+        def step(x):
+            return double(x) + 1
+
+
+        step(torch.ones(3))
+        """,
+        good="""
+        import torch
+
+
+        @torch.library.custom_op("demo::double", mutates_args=())
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+
+        @double.register_fake
+        def _(x):
+            return torch.empty_like(x)
+
+
+        @torch.compile(backend="eager")
+        def step(x):
+            return double(x) + 1
+
+
+        step(torch.ones(3))
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -115,7 +159,8 @@ CLEAN = [
 
 
 def check(model: FileModel) -> Iterator[Hit]:
-    """Operators that change or return an argument against their schema."""
+    """Operators that change or return an argument against their schema, or that compiled code cannot look through."""
+    yield from without_fake(model)
     for function in model.functions:
         maker = made_by(model, function)
         declared = mutated(maker) if maker is not None else None
@@ -130,6 +175,22 @@ def check(model: FileModel) -> Iterator[Hit]:
                     edits.repair("Clone it", edits.append_method_call(model, returned, ".clone()")),
                     confidence=Confidence.LIKELY)
         yield from changes(model, function, maker, inputs - declared)
+
+
+def without_fake(model: FileModel) -> Iterator[Hit]:
+    """Operators that compiled functions of this file call, and that have no fake kernel here."""
+    if any(model.attributes_named(name) or model.calls_named(name) for name in FAKES):
+        return
+    seen = set()
+    for function in compiled(model):
+        for call in function.calls:
+            operator = function.model.function_named(call.func)
+            maker = made_by(model, operator) if operator is not None and operator.model is model else None
+            if maker is not None and maker not in seen:
+                seen.add(maker)
+                yield Hit(
+                    maker, "compiled code calls this operator, which has no fake kernel; register one",
+                    confidence=Confidence.LIKELY)
 
 
 def made_by(model: FileModel, function: FunctionInfo) -> ast.Call | None:

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from torchlint.claims import GraphBreaks
 from torchlint.findings import Confidence, Severity
 from torchlint.model import FileModel, FunctionInfo, Kind
+from torchlint.model.compiling import compiled
 from torchlint.model.decisions import depends, is_tensor
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL803", "graph-break-in-compiled", Severity.ADVICE, stable=False, triggers=("compile",))
 CLAIM = GraphBreaks()
-COMPILE = "torch.compile"
 READS = {"builtins.float", "builtins.int", "builtins.bool"}
 SKIPPED = {"torch.compiler.disable", "torch._dynamo.disable", "torch.compiler.allow_in_graph", "torch.jit.ignore"}
 DEPTH = 2
@@ -136,7 +136,7 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Reads, prints and branches on values in functions and modules that this file compiles."""
     seen: set[ast.AST] = set()
-    for function in compiled(model):
+    for function in compiled(model, open_too=False):
         for owner, node in breaks(function, 0):
             if model.has(node) and node not in seen:
                 seen.add(node)
@@ -144,28 +144,6 @@ def check(model: FileModel) -> Iterator[Hit]:
                 yield Hit(
                     node, f"the compiled graph ends here, and `{name}` goes on in Python; keep it a tensor",
                     confidence=Confidence.LIKELY)
-
-
-def compiled(model: FileModel) -> Iterator[FunctionInfo]:
-    """Functions of the project that `torch.compile` gets in this file, as a decorator or a call."""
-    for function in model.functions:
-        for decorator in getattr(function.node, "decorator_list", []):
-            call = decorator if isinstance(decorator, ast.Call) else None
-            target = call.func if call is not None else decorator
-            if model.name_of(target) == COMPILE and not is_open(call):
-                yield function
-    for call in model.nodes(ast.Call):
-        if model.name_of(call.func) == COMPILE and call.args and not is_open(call):
-            value = model.value(call.args[0])
-            found = value.cls.method("forward") if value.kind is Kind.MODULE and value.cls is not None else value.func
-            if found is not None:
-                yield found
-
-
-def is_open(call: ast.Call | None) -> bool:
-    """Whether a compile call says `fullgraph=False`."""
-    return call is not None and any(
-        k.arg == "fullgraph" and isinstance(k.value, ast.Constant) and k.value.value is False for k in call.keywords)
 
 
 def breaks(function: FunctionInfo, depth: int) -> Iterator[tuple[FunctionInfo, ast.AST]]:
