@@ -18,6 +18,21 @@ for _ in range(STEPS):
     total = total + loss  #!
 """
 
+CONTRACT = """
+import torch
+
+
+class Scaled(torch.nn.Module):  #!
+    def __init__(self, width=8):
+        super().__init__()
+        self.scale = torch.rand(width)
+        self.fc = torch.nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.fc(x * self.scale)
+"""
+KEPT = 'self.register_buffer("scale", torch.rand(width))'
+
 EVALUATION = """
 import torch
 
@@ -509,6 +524,7 @@ PROGRAMS: list[Row] = [
     row(claims.WaitsEveryStep(), "TL602", READING, ".item()", ""),
     row(claims.Slower(), "", SLOW, "for i in range(len(x)):  #!\n    total += x[i] * 2", "total = (x * 2).sum()"),
     row(claims.ExecutesCode(), "TL904", LOAD, "False", "True"),
+    row(claims.BreaksContract(), "TL428", CONTRACT, "self.scale = torch.rand(width)", KEPT),
     row(claims.GraphBreaks(), "TL803", BREAK, '    print("here")  #!\n', ""),
     row(claims.Deadlocks(), "TL702", BARRIER, "if dist.get_rank() == 0:\n    dist.barrier()", "dist.barrier()"),
     row(claims.Equivalent(), "TL102", DATA, "w.data.fill_(2)", "torch.nn.init.constant_(w, 2)"),
