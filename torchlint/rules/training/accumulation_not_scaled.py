@@ -92,18 +92,20 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Backwards in every iteration of a loop that steps and clears only in some, with nothing that scales."""
-    seen = set()
-    for _, flow in training.bodies(model):
+    yield from training.once(model, backwards(model))
+
+
+def backwards(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The backwards of every function that add up unscaled."""
+    for _, flow in training.functions_first(model):
         for step in flow.of("step"):
             guards = training.periodic_guards(model, step)
             if not step.loops or not training.is_stepped(step) or not (guards or training.early_continue(model, step)):
                 continue
             backward = accumulated(model, flow, step)
-            place = training.place_of(model, backward) if backward is not None else None
-            if backward is not None and place is not None and place not in seen:
-                seen.add(place)
-                yield Hit(
-                    place,
+            if backward is not None:
+                yield backward, Hit(
+                    training.place_of(model, backward),
                     "micro-batches add up to a gradient that is too large; divide the loss by their number",
                     confidence=min(Confidence.LIKELY, step.target.sure),
                 )

@@ -139,15 +139,17 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Clips between a scaled backward and the scaler's step, without unscale_."""
-    seen = set()
-    for _, flow in training.bodies(model):
+    yield from training.once(model, clips(model))
+
+
+def clips(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The clips of every function that compare scaled gradients with their limit."""
+    for _, flow in training.functions_first(model):
         for clip in flow.of("clip"):
-            place = training.place_of(model, clip)
-            step = None if place in seen or clip.via.known else scaled_step(flow, clip)
+            step = None if clip.via.known else scaled_step(flow, clip)
             if step is not None:
-                seen.add(place)
-                yield Hit(
-                    place,
+                yield clip, Hit(
+                    training.place_of(model, clip),
                     "the gradients are still scaled here; call `scaler.unscale_(optimizer)` before clipping",
                     unscale_first(model, clip, step),
                     confidence=min(step.via.sure, step.target.sure if step.target.known else step.via.sure),

@@ -213,18 +213,18 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Steps in loops with a backward and nothing that clears."""
-    seen = set()
-    for _, flow in training.bodies(model):
+    yield from training.once(model, steps(model))
+
+
+def steps(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The steps of every function that use what earlier iterations left."""
+    for _, flow in training.functions_first(model):
         for step in flow.of("step"):
-            place = training.place_of(model, step)
-            if place in seen or not training.is_stepped(step):
-                continue
-            backward = uncleared(flow, step)
+            backward = uncleared(flow, step) if training.is_stepped(step) else None
             if backward is not None:
-                seen.add(place)
                 sure = min(step.target.sure, backward.target.sure)
-                yield Hit(
-                    place,
+                yield step, Hit(
+                    training.place_of(model, step),
                     "gradients of earlier iterations are still in this step; call `zero_grad()` in the loop",
                     clear_before(model, backward, step),
                     confidence=sure,

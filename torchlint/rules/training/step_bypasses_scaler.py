@@ -132,15 +132,17 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Plain steps whose nearest backward was scaled."""
-    seen = set()
-    for _, flow in training.bodies(model):
+    yield from training.once(model, plain_steps(model))
+
+
+def plain_steps(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The plain steps of every function on scaled gradients."""
+    for _, flow in training.functions_first(model):
         for step in flow.of("step"):
-            place = training.place_of(model, step)
-            if place in seen or step.via.known or not training.is_stepped(step) or not is_scaled(flow, step):
+            if step.via.known or not training.is_stepped(step) or not is_scaled(flow, step):
                 continue
-            seen.add(place)
-            yield Hit(
-                place,
+            yield step, Hit(
+                training.place_of(model, step),
                 "the gradients are scaled by the GradScaler; use `scaler.step(optimizer)`",
                 through_scaler(model, flow, step),
                 confidence=step.target.sure,

@@ -133,15 +133,17 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Clears after the backward that a step is meant for."""
-    seen = set()
+    yield from training.once(model, clears(model))
+
+
+def clears(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The clears of every function that come too late."""
     for _, flow in training.functions_first(model):
         for step in flow.of("step"):
             clear = cleared(flow, step) if training.is_stepped(step) else None
-            place = training.place_of(model, clear[1]) if clear is not None else None
-            if clear is not None and place is not None and place not in seen:
-                seen.add(place)
-                yield Hit(
-                    place,
+            if clear is not None:
+                yield clear[1], Hit(
+                    training.place_of(model, clear[1]),
                     "this clears the gradients that the step after it needs; clear before `backward()`",
                     clear_earlier(model, *clear),
                     confidence=min(step.target.sure, clear[1].target.sure),

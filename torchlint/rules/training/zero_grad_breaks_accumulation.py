@@ -134,18 +134,20 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Clears in every iteration of a loop that steps only in some."""
-    seen = set()
-    for _, flow in training.bodies(model):
+    yield from training.once(model, clears(model))
+
+
+def clears(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """The clears of every function that come too often."""
+    for _, flow in training.functions_first(model):
         for step in flow.of("step"):
             guards = training.periodic_guards(model, step)
             if not step.loops or not training.is_stepped(step) or not (guards or training.early_continue(model, step)):
                 continue
             clear = every_time(model, flow, step)
-            place = training.place_of(model, clear) if clear is not None else None
-            if clear is not None and place is not None and place not in seen:
-                seen.add(place)
-                yield Hit(
-                    place,
+            if clear is not None:
+                yield clear, Hit(
+                    training.place_of(model, clear),
                     "this clears what earlier micro-batches accumulated; clear only where the optimizer steps",
                     confidence=min(step.target.sure, clear.target.sure),
                 )
