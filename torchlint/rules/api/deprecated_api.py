@@ -139,6 +139,15 @@ CLEAN = [
 
 
     Tools().cholesky(x)
+    net = nn.Linear(3, 3)
+
+
+    def root(kernel, points):
+        from linear_operator import to_linear_operator
+
+        return kernel(points).cholesky(), to_linear_operator(net(points)).cholesky()
+
+
     if torch.__version__ >= "2.4":
         scaler = torch.amp.GradScaler("cuda")
     else:
