@@ -194,7 +194,7 @@ def _methods(model: FileModel) -> Iterator[OldUse]:
     for name in sorted(_method_names()):
         for node in model.attributes_named(name):
             value = model.value(node.value)
-            if value.sure < Confidence.SURE and (value.source is not None or OPERATORS.search(model.source.text)):
+            if OPERATORS.search(model.source.text) or (value.sure < Confidence.SURE and value.source is not None):
                 continue  # what a module returns may be a lazy matrix, which has methods of these names
             row = knowledge.deprecated(_member_name(value, name))
             if row is None or row.kind not in ("method", "attribute") or written(model, node.value):
