@@ -24,19 +24,19 @@ from torchlint.rule import Example, Hit, Meta
 # (number of positional arguments, names of keyword arguments) of each call that torch or its users make.
 Call = tuple[int, tuple[str, ...]]
 CONTRACTS: dict[str, tuple[tuple[Call, ...], str]] = {
-    "train": (((1, ()), (0, ())), "`.eval()` and a parent's `.train()` call `train(mode)`"),
-    "eval": (((0, ()),), "`.eval()` is called without arguments to leave training mode"),
-    "parameters": (((0, ()),), "`zero_grad()` and optimizers call `parameters()`"),
+    "train": (((1, ()), (0, ())), "`.eval()` calls `train(False)`"),
+    "eval": (((0, ()),), "`.eval()` is called with no argument"),
+    "parameters": (((0, ()),), "`zero_grad()` calls `parameters()`"),
     "named_parameters": (((0, ("recurse",)),), "`parameters()` calls `named_parameters(recurse=...)`"),
-    "modules": (((0, ()),), "`modules()` is called without arguments"),
-    "named_modules": (((3, ()),), "a parent calls `named_modules(memo, prefix, remove_duplicate)`"),
-    "children": (((0, ()),), "`train()`, `apply()` and `.to()` call `children()`"),
+    "modules": (((0, ()),), "`modules()` is called with no argument"),
+    "named_modules": (((3, ()),), "a parent passes `named_modules` three values"),
+    "children": (((0, ()),), "`train()` and `.to()` call `children()`"),
     "named_children": (((0, ()),), "`children()` calls `named_children()`"),
     "state_dict": (((0, ("destination", "prefix", "keep_vars")), (0, ())),
-                   "a parent calls `state_dict(destination=..., prefix=..., keep_vars=...)`"),
-    "apply": (((1, ()),), "a parent's `apply(fn)` calls `apply(fn)` of each child"),
+                   "a parent calls `state_dict(destination=...)`"),
+    "apply": (((1, ()),), "a parent calls `apply(fn)` of each child"),
     "_apply": (((1, ()),), "`.to()` calls `_apply(fn)` of each child"),
-    "zero_grad": (((0, ()),), "`zero_grad()` is called without arguments"),
+    "zero_grad": (((0, ()),), "`zero_grad()` is called with no argument"),
 }
 LATER = {"state_dict", "eval", "zero_grad", "modules"}  # nothing in torch's own work on a single module calls them
 TABLES = ("_modules", "_parameters", "_buffers")
@@ -329,17 +329,17 @@ def method_hits(cls: ClassInfo, name: str, method: FunctionInfo) -> Iterator[Hit
         return
     calls, why = CONTRACTS[name]
     if method.is_property:
-        yield Hit(method.node, f"{why}; a property cannot be called, so choose another name")
+        yield Hit(method.node, f"{why}; a property cannot be called; rename it")
         return
     failed = [call for call in calls if not binds(method, call)]
     if name == "train" and failed == [(0, ())]:
         failed = []  # the mode without a default
     if name in ("train", "apply") and not failed and other_meaning(method):
-        yield Hit(method.node, f"{why}, which means something else here; choose another name",
+        yield Hit(method.node, f"{why}, which means something else here; rename it",
                   confidence=Confidence.LIKELY)
     elif failed:
         alone = name in LATER or (name == "train" and "eval" in cls.methods and binds(method, (0, ())))
-        yield Hit(method.node, f"{why}, which this method cannot take; choose another name",
+        yield Hit(method.node, f"{why}, which this cannot take; rename it",
                   severity=Severity.WARNING if alone else None)
 
 

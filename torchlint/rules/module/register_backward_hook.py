@@ -163,7 +163,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         value = model.value(call.func.value)
         if value.kind is Kind.MODULE or (not value.known and not model.name_of(call.func)):
-            yield Hit(call, f"this hook sees the gradients of the last operation only; use `{FULL}`",
+            yield Hit(call, f"this hook sees gradients of the last operation only; use `{FULL}`",
                       edits.repair("Register a full hook", edits.rename_attribute(model, call.func, FULL)),
                       confidence=value.sure if value.known else Confidence.LIKELY)
     for call in model.calls_named("register_module_backward_hook"):

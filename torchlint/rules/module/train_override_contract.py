@@ -376,11 +376,11 @@ def override_hits(cls: ClassInfo, method: FunctionInfo) -> Iterator[Hit]:
     if any(isinstance(node, ast.Raise) for node in method.own_nodes) and not passed:
         return
     if not passed and not does_it_all(method):
-        rest = "`self.training` and the other parts keep their mode; call `super().{}({})`"
-        yield Hit(method.node, f"this `{method.name}()` leaves parts out: " + rest.format(
-            method.name, "mode" if method.name == "train" else ""))
+        passed_on = "mode" if method.name == "train" else ""
+        yield Hit(method.node, "`self.training` and other parts keep their mode; "
+                               f"call `super().{method.name}({passed_on})`")
     elif method.name == "train" and passed and not any(gives_mode(method, call) for call in passed):
-        yield Hit(method.node, "the mode is not passed on, so `eval()` leaves training mode on; "
+        yield Hit(method.node, "the mode is not passed on, so `eval()` does not work; "
                                "call `super().train(mode)`")
     elif not any(isinstance(node, (ast.Return, ast.Yield)) and getattr(node, "value", None) is not None
                  for node in method.own_nodes):
@@ -440,12 +440,12 @@ def thawed(cls: ClassInfo) -> Iterator[Hit]:
                         value = cls.model.value(call.func.value)
                         if acts_by_mode(value):
                             yield Hit(call, f"`train()` puts `self.{name}` back into training mode; "
-                                            "freeze it in an override of `train`",
+                                            "freeze it in `train`",
                                       confidence=min(Confidence.LIKELY, value.sure))
                 case ast.Attribute(value=ast.Name(id=name) as part, attr="eval") if over_own(method, call, name):
                     if acts_by_mode(cls.model.value(part)) and not call.args:
                         yield Hit(call, "`train()` puts these layers back into training mode; "
-                                        "freeze them in an override of `train`", confidence=Confidence.LIKELY)
+                                        "freeze them in `train`", confidence=Confidence.LIKELY)
 
 
 def over_own(method: FunctionInfo, call: ast.Call, name: str) -> bool:
