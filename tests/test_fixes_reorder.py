@@ -125,3 +125,12 @@ def test_allowed(text: str) -> None:
     made = moved(text, before="step")
     assert made.index("move(") < made.index("step(")
     assert sorted(made.splitlines()) == sorted(text.splitlines())
+
+
+def test_never_past_a_node() -> None:
+    text = "if a:\n    bar()\n    step()\nmove()\n"
+    source = Source("<test>", text)
+    model = FileModel(source)
+    node, target = call(model, "move"), call(model, "step")
+    assert not reorder(model, node, before=target, never=[call(model, "bar")])
+    assert layout(source).apply(reorder(model, node, before=target)) == "move()\nif a:\n    bar()\n    step()\n"

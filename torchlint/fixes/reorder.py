@@ -7,7 +7,7 @@ them may leave the block, and if none of them looks at the object whose method i
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from torchlint.fixes.expressions import Edits
@@ -22,12 +22,18 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def reorder(
-    model: FileModel, node: ast.AST, *, before: ast.AST | None = None, after: ast.AST | None = None
+    model: FileModel,
+    node: ast.AST,
+    *,
+    before: ast.AST | None = None,
+    after: ast.AST | None = None,
+    never: Iterable[ast.AST] = (),
 ) -> Edits:
     """Move the statement of `node` before or after the one that holds another node, comments included.
 
     An `if` that guards nothing but that statement moves as a whole. () where the two are in no common block,
-    the lines are shared with other code, or the move would change more than the order.
+    the lines are shared with other code, the move would change more than the order, or pass one of the nodes
+    that it must never pass.
     """
     goal = before if before is not None else after
     moved = model.statement(node)
@@ -41,6 +47,9 @@ def reorder(
         return ()
     block = siblings(model, moved)
     crossed = between(block, moved, target)
+    barred = set(never)
+    if barred and any(part in barred for stmt in crossed for part in ast.walk(stmt)):
+        return ()
     if any(leaves(stmt) for stmt in crossed) or clash(moved, crossed) or watched(model, moved, crossed, target):
         return ()
     if before is not None:

@@ -226,7 +226,7 @@ def clips(model: FileModel) -> Iterator[tuple[Event, Hit]]:
             yield clip, Hit(
                 training.place_of(model, clip),
                 "the optimizer has already used these gradients; clip between `backward()` and `step()`",
-                clip_earlier(model, clip, step),
+                clip_earlier(model, flow, clip, step),
                 confidence=max(sure, Confidence.LIKELY),
             )
 
@@ -275,9 +275,11 @@ def stepped_again(flow: Flow, clip: Event, step: Event) -> bool:
     return False
 
 
-def clip_earlier(model: FileModel, clip: Event, step: Event) -> Repair | None:
-    """Move the clip before the step."""
+def clip_earlier(model: FileModel, flow: Flow, clip: Event, step: Event) -> Repair | None:
+    """Move the clip before the step, but not before a backward; a scaled one must be unscaled as well."""
     places = training.meeting(model, clip, step)
-    if places is None or step.via.known or (places[0] is not training.place_of(model, clip)):
-        return None  # before a scaler's step the gradients must also be unscaled
-    return edits.repair("Clip before the step", reorder(model, places[0], before=places[1]))
+    scaled = any(event.via.known for event in stepped_before(flow, clip))
+    if places is None or scaled or places[0] is not training.place_of(model, clip):
+        return None
+    backwards = [node for event in flow.of("backward") for node in (event.node, event.inner) if node is not None]
+    return edits.repair("Clip before the step", reorder(model, places[0], before=places[1], never=backwards))

@@ -218,7 +218,7 @@ def clips(model: FileModel) -> Iterator[tuple[Event, Hit]]:
             yield clip, Hit(
                 training.place_of(model, clip),
                 "there are no gradients of this step yet; clip between `backward()` and `step()`",
-                clip_later(model, clip, *ahead),
+                clip_later(model, flow, clip, *ahead),
                 confidence=max(sure, Confidence.LIKELY),
             )
 
@@ -262,9 +262,10 @@ def nothing_yet(flow: Flow, clip: Event, backward: Event, step: Event) -> bool:
     return False
 
 
-def clip_later(model: FileModel, clip: Event, backward: Event, step: Event) -> Repair | None:
-    """Move the clip behind the backward."""
+def clip_later(model: FileModel, flow: Flow, clip: Event, backward: Event, step: Event) -> Repair | None:
+    """Move the clip behind the backward, but not behind a step; a scaled one must be unscaled as well."""
     places = training.meeting(model, clip, backward)
     if places is None or step.via.known or places[0] is not training.place_of(model, clip):
-        return None  # before a scaler's step the gradients must also be unscaled
-    return edits.repair("Clip after backward", reorder(model, places[0], after=places[1]))
+        return None
+    steps = [node for event in flow.of("step") for node in (event.node, event.inner) if node is not None]
+    return edits.repair("Clip after backward", reorder(model, places[0], after=places[1], never=steps))
