@@ -24,6 +24,12 @@ class Entry:
 
 def entry_of(module: Any, depth: int = 4) -> Entry | None:
     """The inputs that a layer takes, looking into containers and user-made modules; None if unknown."""
+    found = _entry_of(module, depth)
+    # A layer that was made with something else than numbers says nothing.
+    return found if found is not None and all(type(n) is int for shape in found.shapes for n in shape) else None
+
+
+def _entry_of(module: Any, depth: int) -> Entry | None:
     b, t = names.BATCH, STEPS
     match module:
         case nn.Linear():

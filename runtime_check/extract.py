@@ -100,6 +100,7 @@ class Namespace:
         self.touching: dict[str, list[Step]] = {}
         self.stars: list[ast.ImportFrom] = []
         self._from_star: dict[str, ast.ImportFrom | None] = {}
+        self._asked: set[tuple[str, ast.ImportFrom]] = set()
         for step in self.steps:
             for name in step.binds:
                 self.binding.setdefault(name, []).append(step)
@@ -345,22 +346,29 @@ class Namespace:
                 dict.__setitem__(self.globals, name, Missing(name, text))
 
     def _need_star(self, name: str) -> None:
-        """Binds a name from the first star import that offers it. KeyError if none does."""
-        node = self._star_with(name)
-        if node is None:
-            raise KeyError(name)
-        module = self._star_module(node)
-        dict.__setitem__(self.globals, name, getattr(module, name))
+        """Binds a name from the first star import that has it. KeyError if none does."""
+        for node in self._find_stars(name) if self._star_with(name) is not None else ():
+            if (name, node) in self._asked:
+                continue  # the module itself asks for the name here: another star import has it
+            self._asked.add((name, node))
+            try:
+                dict.__setitem__(self.globals, name, getattr(self._star_module(node), name))
+                return
+            except (KeyError, AttributeError):
+                continue
+            finally:
+                self._asked.discard((name, node))
+        raise KeyError(name)
 
     def _star_with(self, name: str) -> ast.ImportFrom | None:
         if name.startswith("_"):
             return None
         if name not in self._from_star:
             self._from_star[name] = None  # star imports may go in circles
-            self._from_star[name] = self._find_star(name)
+            self._from_star[name] = next(self._find_stars(name), None)
         return self._from_star[name]
 
-    def _find_star(self, name: str) -> ast.ImportFrom | None:
+    def _find_stars(self, name: str) -> Iterator[ast.ImportFrom]:
         for node in reversed(self.stars):
             if not self.loader.may_bind(name, node.module or "", self, node.level):
                 continue
@@ -368,10 +376,9 @@ class Namespace:
             if isinstance(module, ModuleProxy):
                 space = object.__getattribute__(module, "_space")
                 if space is not None and space.has(name):
-                    return node
+                    yield node
             elif not isinstance(module, Missing) and module is not None and name in set(star_names(module)):
-                return node
-        return None
+                yield node
 
     def _star_module(self, node: ast.ImportFrom) -> Any:
         import_ = self.globals["__builtins__"]["__import__"]

@@ -75,7 +75,10 @@ class InputGuesser(Guesser):
             if asked.default is not None:
                 return found if asked.hint is not bool else [*found, Const(not asked.default)]
         found += self._required(asked)
-        return list(dict.fromkeys(found))
+        unique: dict[str, Spec] = {}
+        for spec in found:
+            unique.setdefault(f"{type(spec).__name__} {spec.label}", spec)
+        return list(unique.values())
 
     def _required(self, asked: Asked) -> Iterator[Spec]:
         text, use = names.snake(asked.name), asked.use

@@ -372,3 +372,15 @@ def test_decorators_that_fail_are_left_out() -> None:
 def test_syntax_errors_are_the_callers_to_handle() -> None:
     with pytest.raises(SyntaxError):
         space("def broken(:\n")
+
+
+def test_a_name_comes_from_the_star_import_that_has_it(tmp_path: Path) -> None:
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .pool import *\nfrom .old import *\n")
+    (package / "pool.py").write_text("def add_pool():\n    return 'pooled'\n")
+    (package / "old.py").write_text("from pkg import add_pool\n\n\ndef old_pool():\n    return add_pool()\n")
+    (package / "net.py").write_text("from pkg import add_pool, old_pool\n")
+    space = Namespace((package / "net.py").read_text(), str(package / "net.py"))
+    assert space.resolve("add_pool")() == "pooled"  # type: ignore[operator]
+    assert space.resolve("old_pool")() == "pooled"  # type: ignore[operator]
