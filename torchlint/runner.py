@@ -123,7 +123,9 @@ def lint_paths(
 
 
 def _earlier(cache: Cache, file: Found) -> Checked | None:
-    """What an earlier run found in a file, if that still holds."""
+    """What an earlier run found in a file, if that still holds. A pipe is left alone: it can be read once."""
+    if not os.path.isfile(file.path):
+        return None
     try:
         source = read_source(file.path, file.shown)
     except UnreadableFile:
