@@ -97,6 +97,20 @@ def test_a_new_file_that_hides_another_counts(project: Path) -> None:
     assert [one.code for one in lint(project)] == ["TL405"]
 
 
+def test_files_that_are_looked_at_beside_a_file_count(project: Path) -> None:
+    """A layer that no method uses, until another file in the folder reaches for it."""
+    unused = NET.replace("self.layers = [nn.Linear(2, 2)]", "self.fc, self.head = nn.Linear(2, 2), nn.Linear(2, 2)")
+    loop = "for layer in self.layers:\n            x = layer(x)\n        return x"
+    unused = unused.replace(loop, "return self.fc(x)")
+    (project / "net.py").write_text(unused)
+    (project / "use.py").write_text("import net\n")
+    assert [one.code for one in lint(project, preview=True)] == ["TL421"]
+    (project / "use.py").write_text("import net\n\n\ndef f(model: net.Net, x):\n    return model.head(x)\n")
+    assert lint(project, preview=True) == ()
+    (project / "use.py").unlink()
+    assert [one.code for one in lint(project, preview=True)] == ["TL421"]
+
+
 def test_configuration_and_place_count(project: Path, looked_at: list[str]) -> None:
     """Another selection, or the same text elsewhere, is another question."""
     assert lint(project) and lint(project, ignore=("TL405",)) == ()

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchlint.files import Source, UnreadableFile, read_source
-from torchlint.project import FileIndex, Project, module_name
+from torchlint.project import FileIndex, Project, module_name, neighbours
+
+BESIDE = "*"  # stands for all files of the folder, in place of a dotted name
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ def consulted(project: Project, source: Source) -> Consulted | None:
     while waiting:
         index = waiting.pop()
         asked = lookups.setdefault(str(index.folder), {})
+        if index.looked_beside:
+            texts = neighbours(index.folder)
+            asked[BESIDE] = names_of(texts)
+            files.update((str(path), read_state(str(path))) for path in texts)
         for dotted, path in index.asked.items():
             asked[dotted] = str(path or "")
             if path is None or str(path) in files:
@@ -63,6 +69,11 @@ def _digest(text: str, name: str, package: str) -> str:
     return hashlib.blake2b(parts, digest_size=12).hexdigest()
 
 
+def names_of(paths: list[Path]) -> str:
+    """The names of files as one text."""
+    return "/".join(path.name for path in paths)
+
+
 class Present:
     """The files as they are in this run; what was consulted in an earlier one is compared with them."""
 
@@ -75,7 +86,8 @@ class Present:
         for folder, asked in then.lookups.items():
             base = Path(folder)
             for dotted, path in asked.items():
-                if str(self.project.locate(dotted, base) or "") != path:
+                now = names_of(neighbours(base)) if dotted == BESIDE else str(self.project.locate(dotted, base) or "")
+                if now != path:
                     return False
         return all(self.state(path) == was for path, was in then.files.items())
 

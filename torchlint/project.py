@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
 
-from torchlint.files import Source, read_source
+from torchlint.files import Source, UnreadableFile, read_source
 
 T = TypeVar("T")
 MAX_HOPS = 24  # re-exports followed before a name is given up
@@ -59,6 +59,7 @@ class FileIndex:
     scope: Scope
     folder: Path | None = None
     asked: dict[str, Path | None] = field(default_factory=dict)  # modules looked up for it, and where they are
+    looked_beside: bool = False  # whether the texts of all files in its folder were looked at
 
     @property
     def tree(self) -> ast.Module:
@@ -204,7 +205,8 @@ class Project:
         key = self._key(source.path)
         known = self._by_path.get(key)
         if known is not None and known.source.text == source.text:
-            index.asked = known.asked  # what is known about the file may rest on what was asked then
+            # What is known about the file may rest on what was asked then.
+            index.asked, index.looked_beside = known.asked, known.looked_beside
         self._by_path[key] = index
         return index
 
@@ -281,6 +283,15 @@ class Project:
                 pass
         return self._by_path[key]
 
+    def beside(self, index: FileIndex, limit: int = 200) -> Iterator[tuple[Path, str]]:
+        """The Python files in a file's own folder, itself included, with their texts; the first `limit` by name."""
+        index.looked_beside = True
+        for path in neighbours(index.folder)[:limit]:
+            try:
+                yield path, read_source(path).text
+            except UnreadableFile:
+                continue
+
     def resolve(self, index: FileIndex, dotted: str) -> Symbol:
         """What an absolute dotted name, written in `index`, stands for; re-exports are followed."""
         for _ in range(MAX_HOPS):
@@ -336,6 +347,11 @@ class Project:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             return Symbol(full, found, node)
         return Symbol(full, found, None)
+
+
+def neighbours(folder: Path | None) -> list[Path]:
+    """The Python files of a folder by name."""
+    return sorted(folder.glob("*.py")) if folder is not None else []
 
 
 def module_name(path: str) -> tuple[str, str]:

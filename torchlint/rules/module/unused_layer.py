@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from torchlint.claims import NoGradient
 from torchlint.findings import Confidence, Severity
@@ -27,7 +26,6 @@ CLAIM = NoGradient()
 # Ways to reach layers without their names.
 SWEEPING = {"children", "named_children", "modules", "named_modules", "_modules", "__dict__", "get_submodule"}
 ON_PURPOSE = ("unused", "not used", "checkpoint", "compat", "keep", "legacy", "state_dict", "placeholder", "dummy")
-NEIGHBOURS = 200  # files that are looked at for uses of a layer
 PLAIN = ("torch.nn.Module", "builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol")
 
 EXAMPLES = [
@@ -268,13 +266,9 @@ def used_beside(cls: ClassInfo, name: str) -> bool:
     model = cls.model
     package, found = model.index.package, re.compile(rf"\.{re.escape(name)}\b")
     outside = re.compile(rf"(?<!\bself)\.{re.escape(name)}\b")
-    for path in sorted(Path(model.source.path).parent.glob("*.py"))[:NEIGHBOURS]:
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
+    for path, text in model.project.beside(model.index):
         if outside.search(text) or (re.search(rf"\b{cls.node.name}\b", text) and found.search(text)):
-            # Only now is it read as code, and noted as a file that the answer rests on.
+            # Only now is it read as code.
             other = model.project.module(f"{package}.{path.stem}" if package else path.stem, model.index)
             if other is not None and other is not model.index:
                 return True
