@@ -23,7 +23,9 @@ from torchlint.rule import Example, Hit, Meta
 META = Meta(
     "TL901", "removed-api", Severity.ERROR, fix=Safety.SAFE, aliases=("TOR001", "TOR004"),
     triggers=("torch", "functorch"))
-CLAIM = Raises("RuntimeError|TypeError|AttributeError|ImportError|ModuleNotFoundError")
+CLAIM = Raises(
+    "RuntimeError|TypeError|AttributeError|ImportError|ModuleNotFoundError",
+    "now removed|unexpected keyword|no attribute|cannot import|No module named|return_complex|no longer|deprecated")
 
 EXAMPLES = [
     Example(

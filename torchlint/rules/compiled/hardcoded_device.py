@@ -6,6 +6,8 @@ change what its `forward` says.
 
 Take the device from a tensor that is there (`x.device`), register what has to move with the model as a buffer, or let
 the caller pass it. Scripts may decide; so may code that asks first whether the device is there.
+
+No claim: it fails on some machines and not on others.
 """
 
 from __future__ import annotations
@@ -14,13 +16,12 @@ import ast
 import re
 from collections.abc import Iterator
 
-from torchlint.claims import Raises
 from torchlint.findings import Confidence, Severity
 from torchlint.model import FileModel, Kind
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL804", "hardcoded-device", Severity.ADVICE, triggers=("cuda",))
-CLAIM = Raises("AssertionError|RuntimeError|AcceleratorError", "CUDA|NVIDIA")
+CLAIM = None
 DEVICE = re.compile(r"cuda(:\d+)?")
 ASKED = re.compile(r"cuda|gpu|available|device", re.IGNORECASE)
 TESTS = re.compile(r"(^|[/\\])(tests?[/\\]|test_|conftest)|_test\.py$")
