@@ -45,6 +45,15 @@ AXES: list[tuple[str, int]] = [
 ]
 
 
+def usable(spec: Spec) -> bool:
+    """Whether a recipe is made of plain values; one from a layer that was made with lists is not."""
+    try:
+        hash(spec)
+    except TypeError:
+        return False
+    return True
+
+
 class InputGuesser(Guesser):
     """Candidates for the arguments of `forward` of a built module, or of a function (module None)."""
 
@@ -75,10 +84,7 @@ class InputGuesser(Guesser):
             if asked.default is not None:
                 return found if asked.hint is not bool else [*found, Const(not asked.default)]
         found += self._required(asked)
-        unique: dict[str, Spec] = {}
-        for spec in found:
-            unique.setdefault(f"{type(spec).__name__} {spec.label}", spec)
-        return list(unique.values())
+        return list(dict.fromkeys(spec for spec in found if usable(spec)))
 
     def _required(self, asked: Asked) -> Iterator[Spec]:
         text, use = names.snake(asked.name), asked.use

@@ -33,17 +33,17 @@ def line_of(text: str, mark: str = "#!") -> int:
     return next(number for number, line in enumerate(text.splitlines(), 1) if mark in line)
 
 
-def ways(text: str, limit: int = 20) -> tuple[Namespace, list[Drive]]:
+def ways(text: str, limit: int = 20, budget_s: float = 2.0) -> tuple[Namespace, list[Drive]]:
     """The drives for the line that ends in `#!`."""
     text = dedent(text)
     space = Namespace(text, "driven_case.py")
-    found = drives(space, target_at(text, line_of(text)), budget_s=2.0)
+    found = drives(space, target_at(text, line_of(text)), budget_s=budget_s)
     return space, [drive for _, drive in zip(range(limit), found, strict=False)]
 
 
-def reached(text: str) -> Drive:
+def reached(text: str, budget_s: float = 2.0) -> Drive:
     """The first drive that reaches the marked line."""
-    space, found = ways(text)
+    space, found = ways(text, budget_s=budget_s)
     line = line_of(space.text)
     return next(drive for drive in found if reaches(drive.run, space.path, line))
 
@@ -371,7 +371,7 @@ def test_a_step_that_needs_more_than_the_constructor_is_reached_through_its_call
                         self.step(batch).backward()
                         self.optimizer.step()
                 return len(self.history)
-    """)
+    """, budget_s=8.0)
     assert ".fit(" in drive.label and drive.run() == 4
 
 
