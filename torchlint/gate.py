@@ -14,7 +14,8 @@ from torchlint.project import Project, absolute, module_name
 
 _JOINED = re.compile(r"\\(?:\r\n|\r|\n)")
 _IMPORT = re.compile(r"(?:^|[\r\n;:])[ \t\f]*import\b([^\r\n;#]*)")
-_FROM = re.compile(r"(?:^|[\r\n;:])[ \t\f]*from\b[ \t]*([.\w \t]+?)[ \t]*\bimport\b[ \t]*(\((?:[^)#]|#[^\r\n]*)*|[^\r\n;#]*)")
+_FROM = re.compile(
+    r"(?:^|[\r\n;:])[ \t\f]*from\b[ \t]*([.\w \t]+?)[ \t]*\bimport\b[ \t]*(\((?:[^)#]|#[^\r\n]*)*|[^\r\n;#]*)")
 _COMMENT = re.compile(r"#[^\r\n]*")
 _NAME = re.compile(r"[.\w]+")
 # Words by which parameters of a function are taken for tensors, models and optimizers.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
-from torchlint.model.autograd import apply_calls
+from torchlint.model import callers
 from torchlint.model.duck import duck_kind, makes_module, tensor_names
 from torchlint.model.tree import FUNCTIONS, children
 from torchlint.model.values import UNKNOWN, Grad, Kind, Value, join_all
@@ -205,58 +205,15 @@ class FunctionInfo:
                 self._sites = None
 
             with self.model.session.nested((self.node, "callers"), forget, deeper=False):
-                self._sites = self._find_call_sites()
+                self._sites = callers.find(self)
         else:
             self.model.session.reads((self.node, "callers"))
         return self._sites if self._sites is not None else []
-
-    def _find_call_sites(self) -> list[ast.Call]:
-        if self.name == "__init__" and self.cls is not None:
-            return [
-                c for c in self.model.calls_named(self.cls.node.name) if self.model.class_info_of(c.func) is self.cls
-            ]
-        if self.name == "forward" and self.cls is not None and self.cls.is_module:
-            return []
-        if self.is_applied and self.cls is not None:
-            return list(apply_calls(self.model, self.cls))
-        if self.name == "__call__":
-            return [call for call in self.model.nodes(ast.Call) if self._is_called_through_instance(call)]
-        found = []
-        for call in self.model.calls_named(self.name):
-            if self._is_callee(call):
-                found.append(call)
-        return found
 
     @property
     def is_applied(self) -> bool:
         """Whether it is the forward of an autograd Function, which only `apply` calls."""
         return self.name == "forward" and self.is_static and self.cls is not None and self.cls.is_function
-
-    def _is_callee(self, call: ast.Call) -> bool:
-        match call.func:
-            case ast.Name():
-                return self.cls is None and self.model.name_of(call.func) == self.dotted
-            case ast.Attribute(value=ast.Name(id=name)):
-                method = self.model.function(call)
-                if self.cls is None:
-                    return False
-                if method is not None and method.cls is not None and name == method.self_name:
-                    return self.cls in method.cls.mro or method.cls in self.cls.mro
-                return self._receiver_fits(call.func.value)
-            case ast.Attribute(value=receiver):
-                return self.cls is not None and self._receiver_fits(receiver)
-        return False
-
-    def _is_called_through_instance(self, call: ast.Call) -> bool:
-        """`stopper(x)`, where the local or attribute `stopper` is an instance of the class."""
-        if not isinstance(call.func, (ast.Name, ast.Attribute)) or self.model.name_of(call.func):
-            return False
-        value = self.model.value(call.func)
-        return value.kind is Kind.INSTANCE and value.cls is not None and value.cls.method("__call__") is self
-
-    def _receiver_fits(self, receiver: ast.expr) -> bool:
-        value = self.model.value(receiver)
-        return value.cls is not None and self.cls is not None and value.cls.method(self.name) is self
 
     def declared_value(self, arg: ast.arg) -> Value | None:
         """What the annotation or the role of a parameter says; None if they say nothing."""
