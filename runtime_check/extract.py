@@ -86,7 +86,6 @@ class Namespace:
         self.failed: dict[str, BaseException] = {}
         self.fallback: Callable[[str], object] | None = None  # a value for a name whose statement failed
         self.loader = loader or Loader(path, roots, _namespace)
-        self.loader.spaces.setdefault(os.path.abspath(path), self)
         self.package = self.loader.package(path)
         self.guarded_lines = frozenset(_guarded_lines(self.tree))
         self.flags = _future_flags(self.tree)
@@ -94,6 +93,7 @@ class Namespace:
         self.globals = Globals()
         self.globals.space = self
         self._set_up()
+        self.loader.spaces.setdefault(os.path.abspath(path), self)  # whole: a time limit may end this anywhere
 
     def _index(self) -> None:
         self.binding: dict[str, list[Step]] = {}
