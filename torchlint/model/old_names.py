@@ -166,6 +166,8 @@ def _names(model: FileModel) -> Iterator[OldUse]:
                 yield from _member(model, node, dotted)
             continue
         parent = model.parent(node)
+        if row.kind == "function" and isinstance(parent, ast.Attribute):
+            continue  # a module has the name of a function that is gone: `torch.autograd.variable.Variable`
         for use in _use(model, node, row, parent if isinstance(parent, ast.Call) and parent.func is node else None):
             if not (use.removed and isinstance(node, ast.Name) and row.observed.removeprefix("raises ") in GONE):
                 yield use  # of a name that is gone, the import is reported

@@ -117,6 +117,14 @@ EXAMPLES = [
 CLEAN = [
     """
     import torch
+    import torch.autograd.variable
+    from torch.autograd import variable
+
+    engine = torch.autograd.variable.Variable._execution_engine
+    assert variable.Variable is torch.autograd.Variable
+    """,
+    """
+    import torch
 
     try:
         from torch._six import string_classes
