@@ -50,6 +50,7 @@ PLANTED = (
     ("train.py", "sync-in-hot-loop", "hits += (outputs.argmax(dim=1) == labels).sum().item()"),
     ("train.py", "missing-zero-grad", "sgd.step()"),
     ("train.py", "jit-trace-in-training-mode", "traced = torch.jit.trace(model"),
+    ("train.py", "deprecated-api", "traced = torch.jit.trace(model"),
     ("train.py", "unsafe-load", "model.load_state_dict(torch.load(options.resume"),
     ("train.py", "state-dict-alias", "best_state = model.state_dict()"),
 )
