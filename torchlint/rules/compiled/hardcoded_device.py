@@ -104,6 +104,7 @@ CLEAN = [
             super().__init__()
             self.where = device
             self.on_gpu = torch.cuda.is_available()
+            self.all = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
             self.fast = device == torch.device("cuda") or torch.device(device).type == torch.device("cuda").type
             self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -162,7 +163,7 @@ def names_cuda(model: FileModel, call: ast.Call) -> ast.AST | None:
         case ast.Call(func=ast.Attribute(value=receiver, attr="to"), args=[first, *_]) if is_cuda(first):
             return call if model.value(receiver).kind in (Kind.TENSOR, Kind.MODULE) else None
     name = model.name_of(call.func)
-    if name == "torch.device" and call.args and is_cuda(call.args[0]):
+    if name == "torch.device" and len(call.args) == 1 and not call.keywords and is_cuda(call.args[0]):
         compared = isinstance(model.parent(call), (ast.Attribute, ast.Compare))  # `device("cuda").type`
         return None if compared else call
     if name.startswith("torch.") and not name.startswith(("torch.amp.", "torch.cuda.", "torch.profiler.")):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from torchlint.claims import Raises
 from torchlint.findings import Safety, Severity
 from torchlint.fixes.no_grad import under_no_grad
-from torchlint.model import Event, FileModel, Grad, Kind
+from torchlint.model import Event, FileModel, FunctionInfo, Grad, Kind
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL104", "inplace-on-leaf", Severity.ERROR, fix=Safety.UNSAFE)
@@ -146,18 +146,40 @@ CLEAN = [
     for p, q in zip(average.parameters(), net.parameters()):
         p.mul_(0.9).add_(q.detach(), alpha=0.1)
     """,
+    """
+    from torch import nn
+
+
+    def replaced(model):
+        for name, layer in model.named_children():
+            if isinstance(layer, nn.Linear):
+                new = nn.Linear(layer.in_features, layer.out_features)
+                new.weight.copy_(layer.weight)
+                setattr(model, name, new)
+            else:
+                replaced(layer)
+    """,
 ]
 
 
 def check(model: FileModel) -> Iterator[Hit]:
     """In-place events on leaves while gradients are recorded."""
     seen: set[ast.AST] = set()
-    for function in (model.tree, *(info.node for info in model.functions)):
+    for function in (model.tree, *(info.node for info in model.functions if used_here(info))):
         for event in model.flow(function).of("inplace"):
             if event.node not in seen and refused(model, event):
                 seen.add(event.node)
                 yield Hit(event.node, "torch refuses to change a leaf that requires grad; use `torch.no_grad()`",
                           under_no_grad(model, [model.statement(event.node)]), confidence=event.target.sure)
+
+
+def used_here(info: FunctionInfo) -> bool:
+    """Whether the file itself uses a plain function: callers in other files may have turned gradients off."""
+    if info.cls is not None:
+        return True
+    inside = set(map(id, ast.walk(info.node)))
+    return any(node.id == info.name and id(node) not in inside
+               for node in info.model.nodes(ast.Name) if isinstance(node, ast.Name))
 
 
 def refused(model: FileModel, event: Event) -> bool:
