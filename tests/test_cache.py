@@ -111,6 +111,23 @@ def test_files_that_are_looked_at_beside_a_file_count(project: Path) -> None:
     assert [one.code for one in lint(project, preview=True)] == ["TL421"]
 
 
+def test_the_package_that_a_folder_is_counts(project: Path) -> None:
+    """`from ..base import Base` reads another file when the folder is no package any more."""
+    deep = project / "pkg" / "sub"
+    deep.mkdir(parents=True)
+    for folder in (project / "pkg", deep):
+        (folder / "__init__.py").touch()
+    (project / "pkg" / "base.py").write_text(BASE)
+    (deep / "base.py").write_text("class Base:\n    pass\n")
+    (deep / "model.py").write_text("import torch\nfrom ..base import Base\n\n\nclass Net(Base):\n"
+                                   "    def __call__(self, x):\n        return x\n")
+    assert "TL401" in [one.code for one in lint(project)]
+    (deep / "__init__.py").unlink()
+    assert lint(project) == lint(project, cached=False)
+    (deep / "__init__.py").touch()
+    assert "TL401" in [one.code for one in lint(project)]
+
+
 def test_configuration_and_place_count(project: Path, looked_at: list[str]) -> None:
     """Another selection, or the same text elsewhere, is another question."""
     assert lint(project) and lint(project, ignore=("TL405",)) == ()
@@ -138,13 +155,17 @@ def test_a_file_that_could_not_be_checked_is_not_kept(project: Path, looked_at: 
     assert "TL000" in [one.code for one in lint(project)] and looked_at == ["broken.py"]
 
 
-@pytest.mark.parametrize("damage", ["garbage", "rows", "folder"])
+@pytest.mark.parametrize("damage", ["garbage", "schema", "rows", "folder"])
 def test_whatever_is_wrong_with_the_cache_costs_no_finding(project: Path, damage: str) -> None:
     """A damaged database, values of another form, a folder in its place."""
     expected = lint(project)
     store = cache.folder() / "results.sqlite"
     if damage == "garbage":
         store.write_bytes(b"not a database" * 500)
+    elif damage == "schema":
+        data = store.read_bytes()
+        data = data.replace(b"results (key", b"\xff\xffsults (key").replace(b"tableresults", b"table\xff\xffsults")
+        store.write_bytes(data)
     elif damage == "rows":
         import sqlite3
 

@@ -24,7 +24,9 @@ def worth(folder: Path, name: str, **files: str) -> bool:
     "import torch", "from lightning import LightningModule", "import lightning as L", "import os, accelerate",
     "if 1: import accelerate", "import os; import accelerate", "import os,\\\n  accelerate",
     "x = 1\rimport timm", "import os\r\nfrom timm.layers import x", "def f():\n\timport transformers",
-    "def step(loss, opt):\n    loss.backward()",
+    "def step(loss, opt):\n    loss.backward()", "# in C:\\data\\\nimport accelerate", "from\x0ctimm import x",
+    "def freeze(m):\n    for p in m.parameters():\n        p.require_grad = False",
+    "m.load_state_dict(s, strict=False)",
 ])
 def test_what_speaks_of_torch_is_let_through(tmp_path: Path, text: str) -> None:
     assert worth(tmp_path, "a", a=text)

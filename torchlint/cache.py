@@ -24,7 +24,7 @@ from torchlint.config import Options
 from torchlint.consulted import Consulted, Present
 from torchlint.files import Source
 from torchlint.findings import Confidence, Edit, Finding, Fix, Safety, Severity, Span
-from torchlint.project import Project
+from torchlint.project import Project, module_name
 from torchlint.requirements import newest_torch
 from torchlint.rule import Rule
 
@@ -102,7 +102,7 @@ class Cache:
         """What is known before a file is checked: the configuration, its place and its text."""
         place = os.path.abspath(source.path)
         torch = newest_torch(Path(place).parent)
-        head = repr((place, source.path, source.encoding, named, torch)).encode()
+        head = repr((place, source.path, source.encoding, named, torch, module_name(place))).encode()
         return hashlib.blake2b(b"\0".join((self.base, head, source.text.encode("utf-8", "surrogatepass"))),
                                digest_size=20).digest()
 
@@ -136,7 +136,7 @@ def _open() -> sqlite3.Connection | None:
             return store
         except sqlite3.OperationalError:
             return None  # not writable, or locked
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
             try:
                 _clear()
             except OSError:

@@ -12,14 +12,15 @@ from torchlint.files import Source, UnreadableFile, read_source
 from torchlint.knowledge import third_party_packages
 from torchlint.project import Project, absolute, module_name
 
-_JOINED = re.compile(r"\\(?:\r\n|\r|\n)")
+_JOINED = re.compile(r"(?m)^([^#\r\n]*)\\(?:\r\n|\r|\n)")  # not after a comment
 _IMPORT = re.compile(r"(?:^|[\r\n;:])[ \t\f]*import\b([^\r\n;#]*)")
 _FROM = re.compile(
-    r"(?:^|[\r\n;:])[ \t\f]*from\b[ \t]*([.\w \t]+?)[ \t]*\bimport\b[ \t]*(\((?:[^)#]|#[^\r\n]*)*|[^\r\n;#]*)")
+    r"(?:^|[\r\n;:])[ \t\f]*from\b[ \t\f]*([.\w \t\f]+?)[ \t\f]*\bimport\b[ \t\f]*(\((?:[^)#]|#[^\r\n]*)*|[^\r\n;#]*)")
 _COMMENT = re.compile(r"#[^\r\n]*")
 _NAME = re.compile(r"[.\w]+")
 # Words by which parameters of a function are taken for tensors, models and optimizers.
-_WORDS = re.compile(r"\b(backward|zero_grad|state_dict|detach|requires_grad_?|no_grad|cuda|param_groups)\b")
+_WORDS = re.compile(
+    r"backward|zero_grad|state_dict|detach|require\w*grad|no_grad|\bcuda\b|param_groups|\.parameters\(|\.eval\(")
 
 
 def worth_parsing(source: Source, project: Project) -> bool:
@@ -42,7 +43,7 @@ def imports(text: str) -> set[tuple[int, str]]:
     `from a import b` may import the module `a` and the module `a.b`.
     """
     found: set[tuple[int, str]] = set()
-    joined = _JOINED.sub(" ", text)
+    joined = _JOINED.sub(r"\1 ", text)
     for names in _IMPORT.findall(joined):
         found.update((0, words[0]) for words in map(str.split, names.split(",")) if words)
     for module, names in _FROM.findall(joined):
