@@ -195,6 +195,58 @@ def test_ctrl_c_waits_for_the_renames(files, monkeypatch):
     assert [path.read_bytes() for path in paths] == [b"new\r\n"] * 3
 
 
+KILLED = """\
+import os, signal, sys
+
+name, number, paths = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+real, calls = getattr(os, name), []
+
+
+def call(*args, **more):
+    calls.append(args)
+    if len(calls) == 2:
+        os.kill(os.getpid(), number)
+    return real(*args, **more)
+
+
+setattr(os, name, call)
+from torchlint.fixes.write import Change, write_files
+
+write_files([Change(path, b"old\\r\\n", b"new\\r\\n") for path in paths])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(("name", "number", "data"), [
+    ("replace", signal.SIGTERM, b"new\r\n"),
+    ("replace", getattr(signal, "SIGHUP", 0), b"new\r\n"),
+    ("unlink", signal.SIGINT, b"new\r\n"),  # while the second names of the old files are removed
+    ("unlink", signal.SIGTERM, b"new\r\n"),
+    ("fsync", signal.SIGTERM, b"old\r\n"),  # before the first rename: nothing has happened yet
+])
+def test_a_signal_that_ends_the_program_leaves_whole_files_and_no_others(files, name, number, data):
+    paths, _ = files
+    command = [sys.executable, "-c", KILLED, name, str(int(number)), *map(str, paths)]
+    ended = subprocess.run(command, capture_output=True, timeout=60)
+    assert ended.returncode == -number or (number == signal.SIGINT and b"KeyboardInterrupt" in ended.stderr)
+    assert [path.read_bytes() for path in paths] == [data] * 3
+    assert names(paths[0].parent) == ["a.py", "b.py", "c.py"]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of POSIX")
+def test_a_signal_that_is_ignored_stays_ignored(files, monkeypatch):
+    paths, changes = files
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (signal.raise_signal(signal.SIGHUP), real(handle))[1])
+    try:
+        assert write_files(changes) == []
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert [path.read_bytes() for path in paths] == [b"new\r\n"] * 3
+
+
 def test_other_threads_can_write(files):
     paths, changes = files
     found = []

@@ -1,7 +1,8 @@
 """Write files so that each holds its old bytes or its new ones, whatever happens in between.
 
 All new files are written beside the old ones first; only then are they put in their place, one rename
-each. If a rename fails, or Python is interrupted, those already made are taken back.
+each. If a rename fails, or Python is interrupted, those already made are taken back. Signals that end
+a program wait until all files are whole and no other name of them is left.
 """
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import FrameType
+
+_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,26 @@ def write_files(changes: Iterable[Change]) -> list[Failure]:
     A file that has changed since it was read, that cannot be written, or whose owner could not be
     kept, is left alone; the others are still written. If anything else goes wrong (disk full), all
     files are as they were and each is in the result. Links stay links, permissions and owner are kept.
-    KeyboardInterrupt leaves all files old, or all new.
+    KeyboardInterrupt, and signals that end the program, leave all files old, or all new.
     """
+    with _signals_later() as held:
+        return _write_files(list(changes), held)
+
+
+def _write_files(changes: list[Change], held: list[int]) -> list[Failure]:
+    """What `write_files` does; before the first rename it gives up as soon as a signal is in `held`."""
     failures: list[Failure] = []
     ready: list[_Prepared] = []
-    changes = list(changes)
     try:
         for change in changes:
+            if held:
+                return failures
             try:
                 ready.append(_prepare(change))
             except _Unfit as error:
                 failures.append(Failure(change.path, str(error)))
         ready = _without_partners(ready, changes, failures)
-        with _interrupts_later():
+        if not held:
             _put_in_place(ready)
     except OSError as error:
         why = error.strerror or type(error).__name__
@@ -219,17 +228,20 @@ def _sync(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is left, so that it cannot fall between two renames."""
+def _signals_later() -> Iterator[list[int]]:
+    """Hold back, until the block is left, the signals that would end it; gives those that have come."""
+    held: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield held
         return
-    held: list[tuple[int, FrameType | None]] = []
-    before = signal.getsignal(signal.SIGINT) or signal.default_int_handler
-    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    mine = {number: old for number, old in before.items() if old is not None and old is not signal.SIG_IGN}
     try:
-        yield
+        for number in mine:
+            signal.signal(number, lambda came, frame: held.append(came))
+        yield held
     finally:
-        signal.signal(signal.SIGINT, before)
-        if held:
-            signal.raise_signal(signal.SIGINT)
+        for number, old in mine.items():
+            signal.signal(number, old)
+        for number in dict.fromkeys(held):
+            signal.raise_signal(number)
