@@ -201,6 +201,8 @@ def _methods(model: FileModel) -> Iterator[OldUse]:
             row = knowledge.deprecated(_member_name(value, name))
             if row is None or row.kind not in ("method", "attribute") or written(model, node.value):
                 continue
+            if row.kind == "attribute" and value.sure < Confidence.SURE:
+                continue  # data frames and dicts of tensors have `names`, too
             parent = model.parent(node)
             call = parent if isinstance(parent, ast.Call) and parent.func is node else None
             if (call is not None) is (row.kind == "method") and isinstance(node.ctx, ast.Load):

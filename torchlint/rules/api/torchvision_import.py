@@ -61,4 +61,4 @@ def check(model: FileModel) -> Iterator[Hit]:
                 if len(node.names) == 1:
                     fix = edits.repair(
                         "Import it from torchvision", edits.replace(model, node, f"from torchvision import {last}"))
-                yield Hit(node, f"this is `from torchvision import {last}` in other words", fix)
+                yield Hit(node, f"a long way to say it; write `from torchvision import {last}`", fix)

@@ -55,6 +55,64 @@ EXAMPLES = [
         print(seen)
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader
+        from torch.utils.data.distributed import DistributedSampler
+
+
+        def evaluate(net, loader):
+            with torch.no_grad():
+                return sum(net(batch).sum() for batch in loader)
+
+
+        def train(net, loader, epochs):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(epochs):
+                for batch in loader:  #!
+                    optimizer.zero_grad()
+                    net(batch).sum().backward()
+                    optimizer.step()
+                for batch in loader:
+                    print(net(batch).sum().item(), evaluate(net, loader).item())
+
+
+        data = torch.arange(16.0).view(16, 1)
+        sampler = DistributedSampler(data, num_replicas=2, rank=0)
+        train(nn.Linear(1, 1), DataLoader(data, batch_size=4, sampler=sampler), 2)
+        """,
+        good="""
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader
+        from torch.utils.data.distributed import DistributedSampler
+
+
+        def evaluate(net, loader):
+            with torch.no_grad():
+                return sum(net(batch).sum() for batch in loader)
+
+
+        def train(net, loader, epochs):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(epochs):
+                loader.sampler.set_epoch(epoch)
+                for batch in loader:
+                    optimizer.zero_grad()
+                    net(batch).sum().backward()
+                    optimizer.step()
+                for batch in loader:
+                    print(net(batch).sum().item(), evaluate(net, loader).item())
+
+
+        data = torch.arange(16.0).view(16, 1)
+        sampler = DistributedSampler(data, num_replicas=2, rank=0)
+        train(nn.Linear(1, 1), DataLoader(data, batch_size=4, sampler=sampler), 2)
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -90,16 +148,26 @@ def check(model: FileModel) -> Iterator[Hit]:
     """Loops over a distributed loader inside another loop, in files that never call set_epoch."""
     if model.attributes_named("set_epoch") or uses_engine(model):
         return
-    for loop in model.nodes(ast.For):
-        if not isinstance(loop, ast.For):
-            continue
+    reported: set[ast.Call] = set()
+    for loop in sorted(loops(model), key=lambda loop: not trains(loop)):
         made = loader_call(model, loop.iter)
         sampler = distributed_sampler(model, made) if made is not None else None
         outer = model.place(loop).loops
-        if sampler is not None and (outer or called_in_loop(model, loop)):
+        if sampler is not None and sampler not in reported and (outer or called_in_loop(model, loop)):
+            reported.add(sampler)
             yield Hit(
                 loop, "every epoch has the same order; call `set_epoch(epoch)` on the sampler",
                 told_first(model, loop, made), confidence=Confidence.LIKELY)
+
+
+def loops(model: FileModel) -> list[ast.For]:
+    """The `for` loops of a file in order."""
+    return [node for node in model.nodes(ast.For) if isinstance(node, ast.For)]
+
+
+def trains(loop: ast.For) -> bool:
+    """Whether a loop itself calls backward: of several loops over one sampler, that one is meant."""
+    return any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop))
 
 
 def uses_engine(model: FileModel) -> bool:

@@ -95,13 +95,18 @@ CLEAN = [
 ]
 
 
+SEVERAL = "the new leaf ends the graph of these losses; use `torch.stack` and keep their graphs"
+SINGLE = "the new leaf ends the graph of the loss; keep the loss itself"
+
+
 def check(model: FileModel) -> Iterator[Hit]:
     """Backward targets without a graph that come from a value with one; tensors of losses made into leaves."""
     seen: set[ast.AST] = set()
     for call in model.nodes(ast.Call):
         if model.name_of(call.func) == "torch.tensor" and makes_leaf(call) and cuts(model, call):
             seen.add(call)
-            yield Hit(call, "the new leaf ends the graph of these losses; use `torch.stack` and keep their graphs")
+            single = bool(call.args) and model.value(call.args[0]).is_tensor
+            yield Hit(call, SINGLE if single else SEVERAL)
     for function in (model.tree, *(info.node for info in model.functions)):
         for event in model.flow(function).of("backward"):
             if event.depth:
