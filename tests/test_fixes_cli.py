@@ -56,6 +56,23 @@ def test_a_patch_says_what_it_leaves_out(here: Path) -> None:
     assert "+with torch.no_grad():" in full.stdout and full.stderr == ""
 
 
+def test_several_fixes_that_a_patch_leaves_out_are_told_in_the_plural(here: Path) -> None:
+    (here / "a.py").write_text(UNSAFE + "v = nn.Parameter(torch.ones(2))\nv.mul_(2)\n")
+    result = lint("a.py", "--diff", "--select", "TL104")
+    assert result.stderr == "torchlint: warning: 2 more fixes need --unsafe-fixes: they may change what runs\n"
+
+
+def test_a_patch_of_files_above_says_where_to_apply_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "pkg").mkdir()
+    (here / "sub").mkdir()
+    (here / ".git").mkdir()
+    (here / "pkg" / "a.py").write_text(UNSAFE)
+    monkeypatch.chdir(here / "sub")
+    result = lint("../pkg/a.py", "--diff", "--select", "TL104", "--unsafe-fixes")
+    assert result.stdout.startswith("--- a/pkg/a.py\n+++ b/pkg/a.py\n")
+    assert result.stderr == "torchlint: warning: this patch has to be applied in ..\n"
+
+
 def test_what_was_fixed_is_told_and_what_is_left(here: Path) -> None:
     (here / "a.py").write_text(SAFE + "v = torch.nn.Parameter(torch.ones(2))\nv.mul_(2)\n")
     result = lint("a.py", "--fix", "--select", "TL103,TL104")

@@ -13,7 +13,7 @@ import pytest
 
 from torchlint.files import Source, decode
 from torchlint.fixes import write
-from torchlint.fixes.patch import diff, patch, quoted
+from torchlint.fixes.patch import diff, patch, patches, quoted
 from torchlint.fixes.write import Change, Failure, write_file, write_files
 
 
@@ -344,7 +344,7 @@ def test_git_applies_the_patch(repository, old, new):
 
 @pytest.mark.parametrize("name", [
     "a b.py", "tab\there.py", 'quote".py', "back\\slash.py", "ünï.py", "new\nline.py", "d e/f g.py",
-    "bell\a.py",
+    "bell\a.py", "日本.py", os.fsdecode(b"latin-\xff.py"),
 ])
 def test_git_finds_files_with_strange_names(repository, name):
     path = repository / name
@@ -353,6 +353,42 @@ def test_git_finds_files_with_strange_names(repository, name):
     result = git(repository, "apply", "-", data=diff("a\n", "b\n", name).encode())
     assert result.returncode == 0, result.stderr
     assert path.read_bytes() == b"b\n"
+
+
+@pytest.mark.parametrize("name", ["é.py", "日本.py", os.fsdecode(b"\xff.py")])
+def test_the_name_of_a_file_is_in_the_encoding_of_the_system(repository, name):
+    old = "# -*- coding: latin-1 -*-\n# é\na\n".encode("latin-1")
+    (repository / name).write_bytes(old)
+    source = decode(old, name)
+    result = git(repository, "apply", "-", data=patch(source, source.text.replace("a\n", "b\n")))
+    assert result.returncode == 0, result.stderr
+    assert (repository / name).read_bytes() == "# -*- coding: latin-1 -*-\n# é\nb\n".encode("latin-1")
+
+
+def test_names_are_quoted_as_git_does():
+    assert quoted("a", "é.py") == '"a/\\303\\251.py"'
+    assert quoted("b", "a b.py") == "b/a b.py\t"
+
+
+def test_a_link_is_named_by_its_target_once(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    (repository / "target.py").write_bytes(b"a\n")
+    (repository / "0link.py").symlink_to("target.py")
+    data, base = patches([(Source(name, "a\n"), "b\n") for name in ("0link.py", "target.py")])
+    assert base == "" and data.count(b"--- a/target.py\n") == 1 and b"0link" not in data
+    assert git(repository, "apply", "-", data=data).returncode == 0
+    assert (repository / "target.py").read_bytes() == b"b\n"
+
+
+def test_files_above_are_named_from_the_root_of_the_repository(repository, monkeypatch):
+    (repository / "here").mkdir()
+    (repository / "pkg").mkdir()
+    (repository / "pkg" / "use.py").write_bytes(b"a\n")
+    monkeypatch.chdir(repository / "here")
+    data, base = patches([(Source("../pkg/use.py", "a\n"), "b\n")])
+    assert base == os.path.realpath(repository)
+    assert git(repository, "apply", "-", data=data).returncode == 0
+    assert (repository / "pkg" / "use.py").read_bytes() == b"b\n"
 
 
 def test_several_files_make_one_patch(repository):

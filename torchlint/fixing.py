@@ -31,11 +31,11 @@ class Repaired:
     report: Report
     changes: tuple[Change, ...]
 
-    def patch(self) -> bytes:
-        """All changes as one patch, each file's part in the bytes of that file."""
-        from torchlint.fixes.patch import patch
+    def patch(self) -> tuple[bytes, str]:
+        """All changes as one patch, and the directory to apply it in ("" for the current one)."""
+        from torchlint.fixes.patch import patches
 
-        return b"".join(patch(change.source, change.text) for change in self.changes)
+        return patches((change.source, change.text) for change in self.changes)
 
 
 TOGETHER = "TL301 TL302"  # rules whose fixes repair a program only together, wherever its parts stand

@@ -154,12 +154,15 @@ def _stdin(request: Request, data: bytes, known: Sequence[Rule]) -> Outcome:
     return _outcome(repair(report, checker, unsafe=request.unsafe, write=False), request, data)
 
 
-def _outcome(fixed: Repaired, request: Request, data: bytes | None) -> Outcome:
+def _outcome(fixed: Repaired, request: Request, text: bytes | None) -> Outcome:
     """The outcome of fixing: a patch, the text of standard input, or a report of what is left."""
     if request.diff:
-        return Outcome(_with_note(fixed.report, request), fixed.patch(), patch=True)
-    if data is not None:
-        return Outcome(fixed.report, fixed.changes[0].data if fixed.changes else data)
+        data, base = fixed.patch()
+        notes = (f"this patch has to be applied in {show(base)}",) if base else ()
+        report = replace(fixed.report, notes=(*fixed.report.notes, *notes))
+        return Outcome(_with_note(report, request), data, patch=True)
+    if text is not None:
+        return Outcome(fixed.report, fixed.changes[0].data if fixed.changes else text)
     return Outcome(fixed.report)
 
 
@@ -168,8 +171,9 @@ def _with_note(report: Report, request: Request) -> Report:
     more = report.fixable(Safety.UNSAFE)
     if request.unsafe or not more:
         return report
-    said = "1 more fix needs" if more == 1 else f"{more} more fixes need"
-    return replace(report, notes=(*report.notes, f"{said} --unsafe-fixes: it may change what runs"))
+    said = ("1 more fix needs --unsafe-fixes: it may" if more == 1
+            else f"{more} more fixes need --unsafe-fixes: they may")
+    return replace(report, notes=(*report.notes, f"{said} change what runs"))
 
 
 def is_checked(file: str, paths: Sequence[str]) -> bool:
