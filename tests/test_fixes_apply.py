@@ -124,6 +124,42 @@ def test_a_guard_drops_the_fix_and_says_why(text, pattern, new, why):
     assert result.applied == () and [one.code for one in result.left] == ["XX1"]
 
 
+KNOWN = "def f():\n    x = old\n    return 1\n\n\ndef g():\n    return bad\n"
+
+
+def revealing(safety, text=KNOWN, code="XX2"):
+    """Fix `old`; once it is gone, a rule sees `bad`."""
+    def lint(source):
+        hidden = () if "old" in source.text else (rule("bad", None, code=code),)
+        return pattern_lint(rule("old", "0", safety), *hidden)(source)
+
+    return fix_source(Source("t.py", text), lint, unsafe=True)
+
+
+@pytest.mark.parametrize("safety", [Safety.SAFE, Safety.UNSAFE])
+def test_what_another_rule_sees_elsewhere_after_a_fix_is_no_fault_of_it(safety):
+    result = revealing(safety)
+    assert result.text == KNOWN.replace("old", "0") and result.dropped == ()
+    assert [one.code for one in result.left] == ["XX2"]
+
+
+@pytest.mark.parametrize(("safety", "text", "code"), [
+    (Safety.SAFE, KNOWN, "XX1"),  # the same rule
+    (Safety.UNSAFE, KNOWN, "XX1"),
+    (Safety.SAFE, KNOWN.replace("return 1", "return bad"), "XX2"),  # the same function
+    (Safety.SAFE, "x = old\ny = bad\n", "XX2"),
+    (Safety.UNSAFE, "x = old + bad\n", "XX2"),  # the same line
+])
+def test_what_a_fix_may_have_caused_is_a_fault_of_it(safety, text, code):
+    result = revealing(safety, text, code)
+    assert result.text == text and len(result.dropped) == 1
+
+
+def test_an_unsafe_fix_may_uncover_something_in_the_same_function():
+    text = KNOWN.replace("return 1", "return bad")
+    assert revealing(Safety.UNSAFE, text).text == text.replace("old", "0")
+
+
 def test_what_was_broken_before_is_no_fault_of_the_fix():
     result = fixed("return old\nx = y\n", rule("old", "new_"))
     assert "nothing binds" in result.dropped[0].why

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from torchlint.files import Source
-from torchlint.findings import Edit, Finding
+from torchlint.findings import Edit, Finding, Safety
 from torchlint.fixes.layout import Layout, Token, layout
 from torchlint.fixes.statements import PRAGMA
 
@@ -239,7 +239,12 @@ def judge(
     old: Source, new: Source, edits: Sequence[Edit], before: Sequence[Finding], after: Sequence[Finding],
     fixed: Sequence[Finding],
 ) -> str:
-    """Why the findings after a fix are not those before it less the `fixed` ones; "" if they are."""
+    """Why the findings after a fix are not those before it less the `fixed` ones; "" if they are.
+
+    A fix may let the model know more, for example of which layers a network consists: what another rule then
+    finds in functions that the fix left as they were is no damage, it was there before, unseen. Where the fix
+    is known to change what runs, the lines that it left as they were suffice.
+    """
     gone = {id(finding) for finding in fixed}
     matcher = _Matcher(old, new, edits)
     unmatched = [finding for finding in after if finding.code != UNUSED_SUPPRESSION]
@@ -249,6 +254,12 @@ def judge(
     still = matcher.without(fixed, unmatched)
     if len(still) < len(unmatched):
         return "the finding is still there after it"
+    codes = {finding.code for finding in fixed}
+    unsafe = all(one.fix is not None and one.fix.safety is Safety.UNSAFE for one in fixed)
+    touched = matcher.on_edited_lines if unsafe else matcher.in_edited_function
+    still = [finding for finding in still if finding.code in codes or touched(finding)]
+    if not still:
+        return ""
     one = still[0]
     return f"it brings a new finding: {one.code} in line {one.span.line} of the result"
 
@@ -257,6 +268,7 @@ class _Matcher:
     """Recognises findings of the old text in the new one."""
 
     def __init__(self, old: Source, new: Source, edits: Sequence[Edit]) -> None:
+        self.after = new
         self.old, self.new = layout(old), layout(new)
         self.moved = Moved(self.old, edits)
         self.regions = self.moved.new_regions()
@@ -272,6 +284,25 @@ class _Matcher:
             missing, left = _less(missing, common, was), _less(left, common, is_)
         near = Counter[object](f.code for f in missing if self._edited(f))
         return _less(left, near, lambda f: f.code if self._in_region(f) else None)
+
+    def on_edited_lines(self, finding: Finding) -> bool:
+        """Whether an edit changed one of the lines of a finding of the new text."""
+        start, end = self.new.offsets(finding.span)
+        first, last = self._lines(start, end)
+        return any(begin <= last and first <= stop for begin, stop in self._edited_lines())
+
+    def in_edited_function(self, finding: Finding) -> bool:
+        """Whether an edit changed the function of a finding of the new text, or the code outside of all."""
+        tree = self.after.tree
+        mine = _function(tree, finding.span.line)
+        return self.on_edited_lines(finding) or any(
+            _function(tree, line + 1) is mine for edited in self._edited_lines() for line in edited)
+
+    def _edited_lines(self) -> list[tuple[int, int]]:
+        return [self._lines(*region) for region in self.regions]
+
+    def _lines(self, start: int, end: int) -> tuple[int, int]:
+        return self.new.line_of(start), self.new.line_of(max(start, end - 1))
 
     def _place(self, finding: Finding, place: Layout, moved: Moved | None) -> object:
         offset = _start(place, finding)
@@ -293,6 +324,17 @@ class _Matcher:
         start = _start(self.new, finding)
         end = self.new.offsets(finding.span)[1]
         return any(first < max(end, start + 1) and last > start for first, last in self.regions)
+
+
+def _function(tree: ast.Module, line: int) -> ast.AST | None:
+    """The innermost function that a line is part of."""
+    found: ast.FunctionDef | ast.AsyncFunctionDef | None = None
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            if first <= line <= (node.end_lineno or line) and (found is None or node.lineno > found.lineno):
+                found = node
+    return found
 
 
 def _start(place: Layout, finding: Finding) -> int:
