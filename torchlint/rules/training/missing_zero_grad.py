@@ -4,7 +4,7 @@
 there. Without `zero_grad()` each step therefore uses the sum of all gradients since the start, and training
 drifts or explodes although every line looks right.
 
-Call `optimizer.zero_grad()` once per step, before `backward()`. Accumulating over several micro-batches is
+Call `optimizer.zero_grad()` once per step, before `backward()` or after `step()`. Accumulating over several micro-batches is
 fine as long as something clears the gradients after each update.
 """
 
@@ -137,6 +137,33 @@ EXAMPLES = [
         Trainer(torch.nn.Linear(3, 1)).fit([torch.ones(2, 3)] * STEPS)
         """,
     ),
+    Example(
+        bad="""
+        import torch
+
+        STEPS = 8
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(STEPS):
+            loss = model(torch.ones(2, 3)).pow(2).mean() / 2
+            loss.backward()
+            if (i + 1) % 2 == 0:
+                optimizer.step()  #!
+        """,
+        good="""
+        import torch
+
+        STEPS = 8
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(STEPS):
+            loss = model(torch.ones(2, 3)).pow(2).mean() / 2
+            loss.backward()
+            if (i + 1) % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -245,7 +272,7 @@ def uncleared(flow: Flow, step: Event) -> Event | None:
 
 
 def clear_before(model: FileModel, backward: Event, step: Event) -> Repair | None:
-    """`optimizer.zero_grad()` before the statement that backwards."""
+    """`optimizer.zero_grad()` before the statement that backwards, or after a step that is not made each time."""
     at, call = training.place_of(model, backward), training.place_of(model, step)
     if not isinstance(call, ast.Call) or model.place(at).function is not model.place(call).function:
         return None
@@ -256,4 +283,22 @@ def clear_before(model: FileModel, backward: Event, step: Event) -> Repair | Non
     if model.position(statement) > model.position(model.statement(call)):
         return None
     text = f"{source_of(model, receiver)}.zero_grad()"
+    if accumulates(model, backward, step):
+        return edits.repair("Clear the gradients after the step", edits.insert_after(model, end(model, call), text))
     return edits.repair("Clear the gradients first", edits.insert_before(model, statement, text))
+
+
+def accumulates(model: FileModel, backward: Event, step: Event) -> bool:
+    """Whether several backwards are meant for one step: it is made every n-th time only."""
+    counted = set(training.periodic_guards(model, step)) - set(training.periodic_guards(model, backward))
+    return bool(counted) or (training.early_continue(model, step) and not training.early_continue(model, backward))
+
+
+def end(model: FileModel, step: ast.Call) -> ast.stmt:
+    """The statement that ends an update: the step, or the `scaler.update()` that follows it."""
+    statement = model.statement(step)
+    block = edits.siblings(model, statement)
+    match block[next(i for i, item in enumerate(block) if item is statement) + 1 :]:
+        case [ast.Expr(value=ast.Call(func=ast.Attribute(attr="update"))) as update, *_]:
+            return update
+    return statement
