@@ -8,6 +8,7 @@ Clear the gradients before `backward()` or after `step()`.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from torchlint.claims import NoEffect
@@ -41,6 +42,31 @@ EXAMPLES = [
         for _ in range(2):
             loss = model(torch.ones(2, 3)).pow(2).mean()
             optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 3)).pow(2).mean()
+            loss.backward()
+            optimizer.zero_grad()  #!
+            optimizer.step()
+        """,
+        good="""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 3)).pow(2).mean()
             loss.backward()
             optimizer.step()
         """,
@@ -145,7 +171,7 @@ def clears(model: FileModel) -> Iterator[tuple[Event, Hit]]:
                 yield clear[1], Hit(
                     training.place_of(model, clear[1]),
                     "this clears the gradients that the step after it needs; clear before `backward()`",
-                    clear_earlier(model, *clear),
+                    clear_earlier(model, flow, *clear),
                     confidence=min(step.target.sure, clear[1].target.sure),
                 )
 
@@ -175,9 +201,23 @@ def covers(step: Event, clear: Event) -> bool:
     return training.same(step.target, clear.target)
 
 
-def clear_earlier(model: FileModel, backward: Event, clear: Event) -> Repair | None:
-    """Move the clear before the backward."""
+def clear_earlier(model: FileModel, flow: Flow, backward: Event, clear: Event) -> Repair | None:
+    """Move the clear before the backward, or take it away if there is one already."""
     places = training.meeting(model, clear, backward)
     if places is None or places[0] is not training.place_of(model, clear):
         return None
+    statement = model.statement(places[0])
+    if is_clear(flow, backward, clear):
+        alone = clear.depth == 0 and isinstance(statement, ast.Expr) and statement.value is places[0]
+        return edits.repair("Keep the first clear only", edits.remove(model, statement)) if alone else None
     return edits.repair("Clear before backward", reorder(model, places[0], before=places[1]))
+
+
+def is_clear(flow: Flow, backward: Event, clear: Event) -> bool:
+    """Whether the gradients that a clear empties are surely empty before the backward."""
+    for event in reversed(flow.events[: flow.events.index(backward)]):
+        if event.what == "zero_grad" and training.same(event.target, clear.target):
+            return event.loops == clear.loops and set(event.guards) <= set(clear.guards)
+        if training.fills(event):
+            return False
+    return False
