@@ -4,8 +4,8 @@
 there. Without `zero_grad()` each step therefore uses the sum of all gradients since the start, and training
 drifts or explodes although every line looks right.
 
-Call `optimizer.zero_grad()` once per step, before `backward()` or after `step()`. Accumulating over several micro-batches is
-fine as long as something clears the gradients after each update.
+Call `optimizer.zero_grad()` once per step, before `backward()` or after `step()`. Accumulating over several
+micro-batches is fine as long as something clears the gradients after each update.
 """
 
 from __future__ import annotations
