@@ -116,6 +116,9 @@ def _judged(trial: Trial, outcomes: dict[int, Outcome]) -> Made:
     if before.verdict is not Verdict.CONFIRMED:
         return Made(trial.finding, Proof.UNVERIFIED, f"before the fix: {before.why}")
     after = outcomes[trial.after.key]
+    if after.verdict is Verdict.CONFIRMED and isinstance(trial.before.claim, claims.Warns) and after.why != before.why:
+        # Another warning than the one that the fix is to end; the fix did not bring it, it only came second before.
+        return Made(trial.finding, Proof.UNVERIFIED, f"after the fix {after.why}")
     if after.verdict is Verdict.CONFIRMED:
         return Made(trial.finding, Proof.FAILED, f"after it still: {after.why}")
     same = outcomes.get(trial.same.key) if trial.same is not None else None

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.verify import Trial, _judged
 from torchlint import cli
-from torchlint.claims import Raises
+from torchlint.claims import Claim, Raises, Warns
 from torchlint.engine import roots
 from torchlint.findings import Confidence, Edit, Finding, Fix, Safety, Severity, Span
 from torchlint.results import Made, Proof, Report
@@ -140,6 +140,22 @@ def test_what_outcomes_mean() -> None:
     assert judged(no, no) is Proof.UNVERIFIED and judged(unknown, no) is Proof.UNVERIFIED
     # A claim that both programs do the same is its own test.
     assert [judged(verdict) for verdict in (yes, no, unknown)] == [Proof.VERIFIED, Proof.FAILED, Proof.UNVERIFIED]
+
+
+@pytest.mark.parametrize(("claim", "why", "proof"), [
+    (Warns(), "torch warns: CUDA is not available", Proof.UNVERIFIED),  # a warning that was there all along
+    (Warns(), "torch warns: deprecated", Proof.FAILED),
+    (Raises(), "it raises another error", Proof.FAILED),
+])
+def test_a_warning_about_something_else_is_no_reason_to_take_a_fix_back(claim: Claim, why: str, proof: Proof) -> None:
+    from runtime_check.plan import Case
+
+    finding = Finding("a.py", Span(1, 1, 1, 2), "TL999", "x", Severity.ERROR, Confidence.SURE, "m")
+    before, after = (Case(key, "a.py", "TL999", "x", claim, "", ()) for key in range(2))
+    said = {0: "torch warns: deprecated", 1: why}
+    made = _judged(Trial(finding, before, after, None),
+                   {key: Outcome(Verdict.CONFIRMED, text) for key, text in said.items()})
+    assert made.proof is proof and why in made.why
 
 
 def test_a_rule_without_a_claim_cannot_be_verified(file: Path) -> None:
