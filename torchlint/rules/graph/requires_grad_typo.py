@@ -76,6 +76,15 @@ EXAMPLES = [
 
 CLEAN = [
     """
+    from torch import nn
+
+
+    class Extractor(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self._requires_grad = True
+    """,
+    """
     import torch
 
 
@@ -104,8 +113,8 @@ def check(model: FileModel) -> Iterator[Hit]:
 
 def misspelled(name: str) -> bool:
     """Whether a name looks like `requires_grad`, but is another."""
-    if name == "requires_grad" or "grad" not in name.lower() or name.endswith("_"):
-        return False
+    if name == "requires_grad" or "grad" not in name.lower() or name.startswith("_") or name.endswith("_"):
+        return False  # a private name is a class's own flag
     return difflib.SequenceMatcher(None, name.lower(), "requires_grad").ratio() >= 0.88 or (
         name.lower() in {"requires_gradient", "require_gradient", "requiregrad", "required_gradient"})
 
