@@ -205,4 +205,4 @@ def calls(function: Callable[..., Any], owner: type | None, budget_s: float, *, 
         none = False
         yield Call(found.arguments, found.ran, found.operations)
     if none:
-        raise CannotBuild(explain(getattr(function, "__qualname__", str(function)), search.failure))
+        raise CannotBuild(explain(getattr(function, "__qualname__", str(function)), search.failure), search)

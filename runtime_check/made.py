@@ -8,6 +8,7 @@ import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example, calls, examples
 from runtime_check.modules import CannotBuild, Running, constructions, running
 from runtime_check.placeholder import USER_FILES
-from runtime_check.search import Failure
+from runtime_check.search import Failure, Search
 from runtime_check.slices import Arguments
 from runtime_check.specs import Assignment
 from runtime_check.training import TrainingGuesser, recipes_for
@@ -200,6 +201,8 @@ class Maker:
             world.enter(models)
             args, kwargs = chosen.make()
             first = [receiver()] if receiver is not None else []
+            if first and isinstance(first[0], nn.Module) and vars(type(first[0])).get("forward") is function:
+                return first[0](*args, **kwargs)  # as it is used: hooks and modes belong to the call
             return function(*first, *args, **kwargs)
 
         def new_receiver() -> Any:
@@ -210,13 +213,19 @@ class Maker:
         found = calls(function, owner, budget, reached=self.failed_here, starts=starts, candidates=candidates,
                       receiver=new_receiver if receiver is not None else None, before=lambda: world.enter(models))
         later: list[Action] = []
-        for item in itertools.islice(found, 12):
-            chosen = item.arguments
-            action = Action(f"{label}({chosen.label})", lambda chosen=chosen: run(chosen))  # type: ignore[misc]
-            if item.ran and not self.reaches(action.run):
-                later.append(action)
-            else:
-                yield action
+        try:
+            for item in itertools.islice(found, 12):
+                chosen = item.arguments
+                action = Action(f"{label}({chosen.label})", lambda chosen=chosen: run(chosen))  # type: ignore[misc]
+                if item.ran and not self.reaches(action.run):
+                    later.append(action)
+                else:
+                    yield action
+        except CannotBuild as error:
+            furthest = error.search.furthest if error.search is not None and self.failed_after(error.search) else None
+            if furthest is None or not self.reaches(partial(run, furthest)):
+                raise
+            yield Action(f"{label}({furthest.label})", partial(run, furthest))
         yield from later[:2]
 
     def models(self) -> list[Recipe]:
@@ -238,6 +247,14 @@ class Maker:
         """Whether the innermost line of user code in a failure is the line of interest."""
         own = [place for place in failure.places if place.code.co_filename in USER_FILES]
         return bool(own) and (own[-1].code.co_filename, own[-1].line) == (self.space.path, self.target.line)
+
+    def failed_after(self, search: Search) -> bool:
+        """Whether the attempt that got furthest failed in the function of the line of interest, behind that line."""
+        name = self.target.qualname.rpartition(".")[2]
+        places = search.failure.places if search.failure is not None else ()
+        own = [place.line for place in places
+               if place.code.co_filename == self.space.path and place.code.co_name == name]
+        return bool(own) and own[-1] > self.target.line
 
     def reaches(self, action: Callable[[], Any]) -> bool:
         """Whether running an action executes the line of interest."""

@@ -37,7 +37,11 @@ class Made:
 
 
 class CannotBuild(RuntimeError):
-    """No arguments were found with which the class can be constructed."""
+    """No arguments were found with which something can be made or called; `search` looked for them."""
+
+    def __init__(self, why: str = "", search: Search | None = None) -> None:
+        super().__init__(why)
+        self.search = search
 
 
 def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], Guesser] = Guesser,

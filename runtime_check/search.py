@@ -91,6 +91,7 @@ class Search:
     stopped: int = 0
     tried: set[str] = field(default_factory=set)
     failure: Failure | None = None
+    furthest: Assignment | None = None  # what it was given
 
     def results(self, starts: Iterable[Assignment]) -> Iterator[Found]:
         """Successful calls, as they are found, until the budget or the ideas are spent."""
@@ -114,7 +115,7 @@ class Search:
             outcome = attempt(lambda chosen=chosen: self.run(chosen))  # type: ignore[misc]
             if isinstance(outcome, Failure):
                 if self.failure is None or outcome.operations > self.failure.operations:
-                    self.failure = outcome
+                    self.failure, self.furthest = outcome, chosen
                 if self.stopped < STOPS and self.stops(outcome) and not hopeless(outcome):
                     self.stopped += 1
                     yield Found(chosen, outcome.error, outcome.operations, False)

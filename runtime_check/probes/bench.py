@@ -28,6 +28,8 @@ from runtime_check.sandbox import Guard, shorten
 
 #: Claims about what happens when a module runs; to have made it refutes none of them.
 ABOUT_CALLS = {"Anomaly", "NoGradient", "OutputsDiffer", "WaitsEveryStep", "Warns"}
+#: Claims of which an exception in the flagged line says something.
+RAISING = {"Raises", "ExecutesCode"}
 WHOLE = "the program as a whole"
 SHARE = 0.85  # of the case's time: the rest is for starting, judging and reporting
 REACH = 0.2  # of the case's time that a run may take to come to a watched statement
@@ -105,6 +107,11 @@ class Run:
     def reached(self) -> bool:
         """Whether a watched statement was executed, be it with an error."""
         return self.hits > 0 or bool(self.raised)
+
+    @property
+    def failed(self) -> bool:
+        """Whether every execution of a watched statement ended in an exception."""
+        return 0 < self.hits <= len(self.raised)
 
     @property
     def trouble(self) -> str:
@@ -440,6 +447,8 @@ def contrast(
         other = bench.same(way)
         good = None if bench.corrected is None or other is None else measure(bench.corrected, other)
         outcome = judge(bad, good)
+        if outcome.verdict is Verdict.REFUTED and bad.run.failed and bench.case.claim.name not in RAISING:
+            outcome = doubtful(bad.run, "the flagged line did not run to its end")
         return outcome if outcome.how else replace(outcome, how=way.label)
 
     return first_decisive(bench, bench.ways(bench.flagged), one, most=most)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -40,6 +41,9 @@ class Training:
     late: set[int] = field(default_factory=set)  # registered after the first optimizer was made
     alive: list[object] = field(default_factory=list)
     values: dict[str, object] = field(default_factory=dict)
+    scalers: int = 0  # gradient scalers that were made
+    scaled: int = 0  # of these, those that are switched on
+    clipped: int = 0  # executions of the flagged statement that changed a gradient
 
     @property
     def orphans(self) -> list[str]:
@@ -57,6 +61,7 @@ class Watch:
         self.held: dict[str, torch.Tensor] = {}
         self.backwards = 0
         self.before: dict[int, list[torch.Tensor]] = {}
+        self.latest: dict[torch.Tensor, torch.Tensor] = {}  # gradients after the last backward or step
 
     def made(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has been made."""
@@ -84,6 +89,7 @@ class Watch:
             self.since[name] = added if name not in self.since else self.since[name] + added
             self.held[name] = now
             self.training.leaves[name] = leaf
+            self.latest[leaf] = now
 
     def parameters(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         """All tensors of an optimizer."""
@@ -108,12 +114,41 @@ class Watch:
         self.training.steps.append(Step(self.numbers[id(optimizer)], self.backwards, held, added, moved, gradient))
         self.since = {n: g for n, g in self.since.items() if n not in names}
         self.backwards = 0
+        self.latest.update({p: p.grad.detach().clone() for p in mine if p.grad is not None})
+
+    def flagged(self, frame: FrameType, index: int) -> None:
+        """After the flagged statement: whether it has changed a gradient, other than to set it to zero."""
+        self.training.clipped += any(
+            leaf.grad is not None and bool(leaf.grad.any()) and not torch.equal(leaf.grad, old)
+            for leaf, old in self.latest.items()
+        )
 
 
 @contextmanager
-def watched(training: Training) -> Iterator[None]:
-    """Fills `training` while it lasts."""
-    watch = Watch(training)
+def scalers_on(training: Training) -> Iterator[None]:
+    """Lets gradient scalers for a GPU that is not there work on the CPU instead of switching themselves off."""
+    kind = getattr(torch.amp, "GradScaler", None)
+    if kind is None:
+        yield
+        return
+    plain = kind.__init__
+
+    def init(self: Any, device: Any = "cuda", *args: Any, **kwargs: Any) -> None:
+        absent = str(device).startswith("cuda") and not torch.cuda.is_available()
+        plain(self, "cpu" if absent else device, *args, **kwargs)
+        training.scalers += 1
+        training.scaled += bool(self.is_enabled())
+
+    kind.__init__ = init
+    try:
+        yield
+    finally:
+        kind.__init__ = plain
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Fills the training of a watch while it lasts."""
     plain, create = torch.autograd.backward, torch.optim.Optimizer.__init__
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -141,7 +176,10 @@ def watched(training: Training) -> Iterator[None]:
 def measure(bench: Bench, program: Program, way: Way) -> Training:
     """Runs a program, follows its optimizers, and keeps its values."""
     training = Training(Run(way.label))
-    result = values.measure(bench, program, way, watched(training), limit=RUNS)
+    watch = Watch(training)
+    result = values.measure(
+        bench, program, way, watched(watch), scalers_on(training), limit=RUNS, after=watch.flagged
+    )
     training.run, training.values = result.run, result.values
     return training
 

@@ -15,7 +15,7 @@ import torch
 
 from runtime_check.probes.bench import RUNS, Bench, Program, Run, Way
 from runtime_check.probes.targets import stores, value_of
-from runtime_check.trace import Enough, OutOfTime
+from runtime_check.trace import Enough, OutOfTime, Watcher
 
 DEPTH = 8
 MOST = 2000
@@ -116,7 +116,9 @@ def collect(value: object, program: Program, way: Way, output: str) -> dict[str,
     return dict(list(found.items())[:MOST])
 
 
-def measure(bench: Bench, program: Program, way: Way, *watches: Any, limit: int = CALLS) -> Result:
+def measure(
+    bench: Bench, program: Program, way: Way, *watches: Any, limit: int = CALLS, after: Watcher | None = None
+) -> Result:
     """Runs a program and collects values: its result, what the flagged function returned, and what the
     flagged statement stored. A part of a file is run for `limit` executions only.
     """
@@ -132,6 +134,8 @@ def measure(bench: Bench, program: Program, way: Way, *watches: Any, limit: int 
             result.values.update(flat(value, f"value {calls} returned by {name}"))
 
     def stored(frame: FrameType, index: int) -> None:
+        if after is not None:
+            after(frame, index)
         result.executions += 1
         for target in targets[index] if result.executions <= CALLS else ():
             with suppress(LookupError):

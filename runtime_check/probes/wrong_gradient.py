@@ -24,6 +24,8 @@ from runtime_check.trace import class_around
 SAVED = {"TL101", "TL305"}
 #: Rules about gradients that are right when they are computed and wrong when the optimizer steps.
 STEPS = {"TL504", "TL509", "TL510"}
+#: Of these, those about gradients that a GradScaler has scaled.
+SCALED = {"TL509", "TL510"}
 
 
 def probe(bench: Bench) -> Outcome:
@@ -32,10 +34,20 @@ def probe(bench: Bench) -> Outcome:
         return contrast(
             bench,
             lambda program, way: training.measure(bench, program, way),
-            lambda bad, good: judge_steps(bench, bad, good),
+            lambda bad, good: judge_scaled(bench, bad, good),
         )
     judge = judge_saved if bench.case.code in SAVED else judge_corrected
     return first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
+
+
+def judge_scaled(bench: Bench, bad: training.Training, good: training.Training | None) -> Outcome:
+    """The outcome for optimizer steps; where no scaler was on, equal gradients say nothing of scaled ones."""
+    outcome = judge_steps(bench, bad, good)
+    if outcome.verdict is not Verdict.REFUTED or bench.case.code not in SCALED or bad.scaled:
+        return outcome
+    why = "every gradient scaler of the run is switched off, so nothing is scaled" if bad.scalers else \
+        "the run makes no gradient scaler, so nothing is scaled"
+    return cannot_tell(why, outcome.evidence)
 
 
 @contextmanager
