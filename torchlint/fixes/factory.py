@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchlint.findings import Safety
 from torchlint.fixes.arguments import add_keyword_argument
@@ -23,6 +23,16 @@ CASTS = {"half": "half", "float": "float", "double": "double", "int": "int", "lo
          "bfloat16": "bfloat16"}
 
 
+class Absorbed(NamedTuple):
+    """What a factory is told in place of conversions of its result."""
+
+    wanted: dict[str, str]  # keyword -> its text
+    added: Edits
+    calls: tuple[ast.Call, ...]  # the conversions, inside out
+    imports: tuple[str, ...]
+    safety: Safety
+
+
 def factory_device(model: FileModel, call: ast.Call) -> Repair | None:
     """Move what `.to(...)`, `.cuda()` or a cast behind a factory says into the factory's arguments.
 
@@ -32,29 +42,42 @@ def factory_device(model: FileModel, call: ast.Call) -> Repair | None:
     """
     match call.func:
         case ast.Attribute(value=ast.Call() as made):
-            name = model.name_of(made.func).removeprefix("torch.")
+            found = absorbed(model, made, call)
         case _:
             return None
-    if name not in FIXED | RANDOM:
+    if found is None:
         return None
+    dropped = tuple(edit for one in found.calls for edit in drop_method_call(model, one))
+    if not dropped:
+        return None
+    return Repair(f"Pass {' and '.join(found.wanted)} to the factory", (*found.added, *dropped), found.imports,
+                  found.safety)
+
+
+def absorbed(model: FileModel, made: ast.Call, call: ast.Call) -> Absorbed | None:
+    """What a factory call can be told of a method call and those behind it in its chain; None for nothing.
+
+    `call` need not be the call behind the factory: it may be behind what wraps it.
+    """
+    name = model.name_of(made.func).removeprefix("torch.")
     given = {keyword.arg for keyword in made.keywords}
+    if name not in FIXED | RANDOM or None in given:
+        return None
     wanted: dict[str, str] = {}
     imports: tuple[str, ...] = ()
-    dropped: Edits = ()
+    calls: list[ast.Call] = []
     for one in _conversions(model, call):
         more, needs = _arguments(model, one, one.func.attr)  # type: ignore[attr-defined]
         if not more or more.keys() & (wanted.keys() | given) or ("dtype" in more and name not in CONSTANT):
             break
         wanted.update(more)
         imports += needs
-        dropped += drop_method_call(model, one)
-    if None in given or not dropped:
+        calls.append(one)
+    if not calls:
         return None
     added = add_keyword_argument(model, made, ", ".join(f"{key}={text}" for key, text in wanted.items()))
-    if not added:
-        return None
     safety = Safety.UNSAFE if name in RANDOM else Safety.SAFE
-    return Repair(f"Pass {' and '.join(wanted)} to the factory", (*added, *dropped), imports, safety)
+    return Absorbed(wanted, added, tuple(calls), imports, safety) if added else None
 
 
 def _conversions(model: FileModel, call: ast.Call) -> Iterator[ast.Call]:

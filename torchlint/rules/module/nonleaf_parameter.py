@@ -13,8 +13,10 @@ import ast
 from collections.abc import Iterator
 
 from torchlint.claims import NotRegistered
-from torchlint.findings import Edit, Safety, Severity
+from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
+from torchlint.fixes.factory import Absorbed, absorbed
+from torchlint.fixes.layout import layout
 from torchlint.model import FileModel
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -23,6 +25,7 @@ CLAIM = NotRegistered()
 CONVERSIONS = ("to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "type_as", "to_dense", "clone",
                "contiguous", "t", "transpose", "view", "reshape", "unsqueeze", "expand", "squeeze", "mul", "div", "add")
 KEEPING = ("requires_grad_", "share_memory_", "detach_", "normal_", "uniform_", "zero_", "fill_", "retain_grad")
+DEFAULT = ("zeros", "ones", "empty", "eye", "rand", "randn")  # on the CPU, of 32 bits, if nothing else is said
 
 EXAMPLES = [
     Example(
@@ -105,6 +108,38 @@ EXAMPLES = [
         print([name for name, _ in Tokens().named_parameters()])
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Scale(nn.Module):
+            def __init__(self, t):
+                super().__init__()
+                self.a = nn.Parameter(torch.zeros(4)).half()  #!
+                self.b = nn.Parameter(torch.ones(4)).double().unsqueeze(0)  #!
+                self.c = nn.Parameter(t, requires_grad=True).double()  #!
+
+
+        print([name for name, _ in Scale(torch.ones(2)).named_parameters()])
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Scale(nn.Module):
+            def __init__(self, t):
+                super().__init__()
+                self.a = nn.Parameter(torch.zeros(4, dtype=torch.half))
+                self.b = nn.Parameter(torch.ones(4, dtype=torch.double).unsqueeze(0))
+                self.c = nn.Parameter(t.double(), requires_grad=True)
+
+
+        print([name for name, _ in Scale(torch.ones(2)).named_parameters()])
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -117,6 +152,8 @@ CLEAN = [
         def __init__(self, size=2):
             super().__init__()
             self.inside = nn.Parameter(torch.zeros(size).double())
+            self.here = nn.Parameter(torch.zeros(size)).to("cpu")
+            self.same = nn.Parameter(torch.randn(size)).cpu().float()
             self.frozen = nn.Parameter(torch.zeros(size)).requires_grad_(False)
             self.start = nn.Parameter(torch.zeros(size)).detach()
             self.init = nn.Parameter(torch.zeros(size)).data.to(torch.float64)
@@ -154,9 +191,11 @@ def parameter_inside(model: FileModel, expr: ast.expr) -> tuple[ast.Call | None,
     match expr:
         case ast.Call() if model.name_of(expr.func) == "torch.nn.Parameter":
             return expr, ""
-        case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in (*CONVERSIONS, *KEEPING):
+        case ast.Call(func=ast.Attribute(value=inner, attr=name)) as call if name in (*CONVERSIONS, *KEEPING):
             made, first = parameter_inside(model, inner)
-            return made, first or (f"`.{name}`" if name in CONVERSIONS else "")
+            if made is None or first or name in KEEPING or idle(model, made, call):
+                return made, first
+            return made, f"`.{name}`"
         case ast.BinOp(left=left, right=right):
             for side in (left, right):
                 made, first = parameter_inside(model, side)
@@ -178,15 +217,56 @@ def renamed(model: FileModel, expr: ast.expr, name: str) -> tuple[ast.Call | Non
     return None, ""
 
 
+def idle(model: FileModel, made: ast.Call, call: ast.Call) -> bool:
+    """Whether a conversion gives the Parameter itself: a factory without arguments for it made it so."""
+    match made.args, call:
+        case [ast.Call() as data, *_], ast.Call(func=ast.Attribute(attr=name), args=args, keywords=[]):
+            if model.name_of(data.func) not in {f"torch.{one}" for one in DEFAULT}:
+                return False
+            given = {keyword.arg for keyword in data.keywords}
+            match name, args:
+                case ("cpu", []) | ("to", [ast.Constant(value="cpu")]):
+                    return not given & {"device", None} and not model.calls_named("set_default_device")
+                case ("float", []):
+                    return not given & {"dtype", None} and not model.calls_named("set_default_dtype")
+    return False
+
+
 def move_inside(model: FileModel, expr: ast.expr, made: ast.Call) -> Repair | None:
-    """`nn.Parameter(x, ...).to(d)` -> `nn.Parameter(x.to(d), ...)`."""
+    """`nn.Parameter(x, ...).to(d)` -> `nn.Parameter(x.to(d), ...)`; a factory is told at once."""
     if not made.args or model.statement(made) is not model.statement(expr):
         return None
     data = made.args[0]
-    whole, call = edits.source_of(model, expr), edits.source_of(model, made)
-    inner = edits.source_of(model, data)
-    if whole.count(call) != 1 or isinstance(data, (ast.BinOp, ast.Starred, ast.IfExp, ast.UnaryOp)):
+    call = edits.source_of(model, made)
+    if edits.source_of(model, expr).count(call) != 1:
         return None
-    changed = whole.replace(call, inner)
-    groups: tuple[Edit, ...] = edits.replace(model, expr, call.replace(inner, changed, 1))
-    return edits.repair("Do it inside nn.Parameter", groups)
+    if isinstance(data, (ast.BinOp, ast.Starred, ast.IfExp, ast.UnaryOp)):
+        return None
+    place = layout(model.source)
+    outer: ast.Call = made  # what the new value of the data takes the place of
+    inner, imports, safety = edits.source_of(model, data), tuple[str, ...](), None
+    told = told_factory(model, made, data)
+    if told is not None:
+        outer, imports = told.calls[-1], told.imports
+        inner = spliced(inner, place.range(data)[0], [(*place.offsets(e.span), e.text) for e in told.added])
+        safety = told.safety if told.safety is not META.fix else None
+    changed = spliced(edits.source_of(model, expr), place.range(expr)[0], [(*place.range(outer), inner)])
+    text = spliced(call, place.range(made)[0], [(*place.range(data), changed)])
+    return edits.repair("Do it inside nn.Parameter", edits.replace(model, expr, text), imports=imports, safety=safety)
+
+
+def told_factory(model: FileModel, made: ast.Call, data: ast.expr) -> Absorbed | None:
+    """What the factory that makes the data can be told of the conversions behind the Parameter."""
+    match model.parent(made):
+        case ast.Attribute() as attribute:
+            first = model.parent(attribute)
+            if isinstance(first, ast.Call) and first.func is attribute and isinstance(data, ast.Call):
+                return absorbed(model, data, first)
+    return None
+
+
+def spliced(text: str, start: int, changes: list[tuple[int, int, str]]) -> str:
+    """A text that begins at an offset of the file, with parts between offsets of the file replaced."""
+    for first, last, new in sorted(changes, reverse=True):
+        text = text[: first - start] + new + text[last - start :]
+    return text
