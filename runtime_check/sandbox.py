@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from runtime_check.barrier import raise_barrier
+
 MEMORY = 2 << 30  # bytes above what the process has mapped when the limit is set
 FILE_SIZE = 64 << 20
 FORKS = 32  # worker processes of data loaders, ranks of a process group
@@ -41,6 +43,11 @@ CHANGES = {
 }
 #: Audit events with two paths, both of which would be changed.
 MOVES = {"os.rename": "move", "os.link": "link", "os.symlink": "link", "shutil.move": "move"}
+#: Where these give the folders that the paths start from.
+MOVE_FOLDERS = {"os.rename": (2, 3), "os.link": (2, 3), "os.symlink": (None, 2)}
+#: Where the events that have one give the folder that a relative path starts from.
+FOLDER_ARGUMENT = {"os.remove": 1, "os.rmdir": 1, "shutil.rmtree": 1, "os.mkdir": 2, "os.chmod": 2, "os.chown": 3,
+                   "os.utime": 3}
 NETWORK = {
     "socket.connect",
     "socket.bind",
@@ -68,6 +75,9 @@ PROCESSES = {
     "pty.spawn",
     "webbrowser.open",
 }
+
+
+PATH_NAMES = {"path", "f", "filename"}
 
 
 class Stopped(RuntimeError):
@@ -104,9 +114,11 @@ class Guard:
         if event == "open":
             return self.about_open(args)
         if event in CHANGES:
-            return self.about_path(CHANGES[event], args[0])
+            return self.about_path(CHANGES[event], from_folder(args[0], args, FOLDER_ARGUMENT.get(event)))
         if event in MOVES:
-            return self.about_path(MOVES[event], args[0]) or self.about_path(MOVES[event], args[1])
+            first, second = MOVE_FOLDERS.get(event, (None, None))
+            return (self.about_path(MOVES[event], from_folder(args[0], args, first))
+                    or self.about_path(MOVES[event], from_folder(args[1], args, second)))
         if event in NETWORK:
             return self.about_network(event, args)
         if event in PROCESSES:
@@ -146,6 +158,23 @@ class Guard:
                 return ""
             return f"use the network ({shorten(address)})"
         return f"use the network ({shorten(args[0] if args else event)})"
+
+
+def from_folder(path: Any, args: tuple[Any, ...], position: int | None) -> Any:
+    """A path that starts from the open folder at a position of an event's arguments, written in full."""
+    folder = args[position] if position is not None and position < len(args) else None
+    if not isinstance(folder, int) or folder < 0 or isinstance(path, int):
+        return path
+    return os.path.join(place_of(folder), os.fsdecode(path))
+
+
+def place_of(folder: int) -> str:
+    """The path of an open folder."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        return os.fsdecode(fcntl.fcntl(folder, 50, bytes(1024)).rstrip(b"\0"))  # F_GETPATH
+    return os.readlink(f"/proc/self/fd/{folder}")
 
 
 def same_group(process: int) -> bool:
@@ -204,6 +233,57 @@ def replace_builtin_ways_out(guard: Guard) -> None:
 
     _posixsubprocess.fork_exec = refuse
     guard_writer("torch.serialization", "_open_zipfile_writer_file", guard)
+    guard_opening(guard)
+    for name in ("mkfifo", "mknod"):
+        guard_function(os, name, 0, guard)
+
+
+def guard_opening(guard: Guard) -> None:
+    """Checks what is opened from an open folder: the event of `os.open` does not say from which."""
+    plain = os.open
+
+    def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if dir_fd is not None:
+            guard.hook("open", (from_folder(path, (dir_fd,), 0), None, flags))
+        return plain(path, flags, mode, dir_fd=dir_fd)
+
+    os.open = opened
+    # Both ask whether the function that they know can do this.
+    for known in (os.supports_dir_fd, os.supports_fd):
+        if plain in known:
+            known.add(opened)
+
+
+def guard_native_writers(guard: Guard) -> None:
+    """The path check in front of torch's functions that write by themselves, where the kernel does not stop them."""
+    for module, name in (("torch.jit._serialization", "save"), ("torch.jit", "save"), ("torch", "from_file")):
+        guard_function(sys.modules.get(module), name, 1 if name == "save" else 0, guard)
+    script, storage = sys.modules.get("torch.jit._script"), sys.modules.get("torch.storage")
+    for name in ("ScriptModule", "RecursiveScriptModule"):
+        guard_function(getattr(script, name, None), "save", 1, guard)
+    guard_function(getattr(storage, "UntypedStorage", None), "from_file", 0, guard, kind=staticmethod)
+    guard_writer("torch._C", "PyTorchFileWriter", guard)
+    profilers = sys.modules.get("torch.autograd.profiler"), sys.modules.get("torch.profiler.profiler")
+    for kind in (getattr(profilers[0], "profile", None), getattr(profilers[1], "_KinetoProfile", None)):
+        guard_function(kind, "export_chrome_trace", 1, guard)
+
+
+def guard_function(owner: Any, name: str, position: int, guard: Guard, *, kind: Callable[[Any], Any] | None = None,
+                   ) -> None:
+    """Puts the path check in front of a function that writes to the path that it is given at a position."""
+    plain = getattr(owner, name, None)
+    if plain is None:
+        return
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        named = [kwargs[word] for word in PATH_NAMES & kwargs.keys()]
+        given = args[position] if position < len(args) else next(iter(named), None)
+        if isinstance(given, (str, bytes, os.PathLike)):
+            folder = kwargs.get("dir_fd")
+            guard.hook("open", (from_folder(given, (folder,), 0), "w", None))
+        return plain(*args, **kwargs)
+
+    setattr(owner, name, kind(checked) if kind is not None else checked)
 
 
 def guard_writer(module: str, name: str, guard: Guard) -> None:
@@ -235,5 +315,7 @@ def enter(scratch: str, memory: int = MEMORY, *, address_space: bool = True) -> 
     limit_resources(memory, address_space=address_space)
     guard = Guard((scratch, "/dev/shm"))
     replace_builtin_ways_out(guard)
+    if not raise_barrier(guard.paths):
+        guard_native_writers(guard)
     sys.addaudithook(guard.hook)
     return guard
