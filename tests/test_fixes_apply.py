@@ -122,6 +122,13 @@ def test_a_guard_drops_the_fix_and_says_why(text, pattern, new, why):
     assert result.text == text
     assert len(result.dropped) == 1 and why in result.dropped[0].why
     assert result.applied == () and [one.code for one in result.left] == ["XX1"]
+    assert result.left[0].fix is None  # nobody is to be told that --fix repairs it
+
+
+def test_what_is_left_of_a_dropped_fix_is_known_after_other_fixes_moved_it():
+    result = fixed("old\nx = bad\n", rule("old", "longer = 0"), rule("bad", "(", code="XX2"))
+    assert result.text == "longer = 0\nx = bad\n"
+    assert [(one.code, one.fix) for one in result.left] == [("XX2", None)]
 
 
 KNOWN = "def f():\n    x = old\n    return 1\n\n\ndef g():\n    return bad\n"

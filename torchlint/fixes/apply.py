@@ -45,7 +45,7 @@ class FixResult:
     text: str
     applied: tuple[Finding, ...] = ()
     dropped: tuple[Dropped, ...] = ()
-    left: tuple[Finding, ...] = ()  # of the new text; those of dropped fixes are among them
+    left: tuple[Finding, ...] = ()  # of the new text; those of dropped fixes are among them, without a fix
 
 
 def fix_source(
@@ -83,6 +83,7 @@ class _Session:
         self.applied: list[Finding] = []
         self.dropped: list[Dropped] = []
         self.refused: set[tuple[str, int]] = set()  # code and offset of findings that keep their faults
+        self.failed: set[tuple[str, int]] = set()  # those of them whose fixes were dropped
         self.linted = source
 
     def run(self) -> FixResult:
@@ -102,13 +103,12 @@ class _Session:
                 rounds += 1
                 limit = 1 if self.choose else limit * 2
             elif len(batch) == 1:
-                self.dropped += [Dropped(finding, why) for finding in batch[0].findings]
-                self._refuse(batch[0])
+                self._drop(batch[0], why)
             else:
                 limit = len(batch) // 2
         if self.linted is not self.source:
             self.findings = self.lint(self.source)  # the project must know the text that stays
-        left = tuple(self._lowered(finding) for finding in self.findings)
+        left = tuple(self._offered(finding) for finding in self.findings)
         return FixResult(self.source.text, tuple(self.applied), tuple(self.dropped), left)
 
     # -- choosing --------------------------------------------------------------------------------
@@ -139,8 +139,7 @@ class _Session:
             place.apply(group.edits)
             return [place.offsets(edit.span) for edit in group.edits]
         except ValueError as error:
-            self.dropped += [Dropped(finding, f"its edits are wrong: {error}") for finding in group.findings]
-            self._refuse(group)
+            self._drop(group, f"its edits are wrong: {error}")
             return None
 
     def _key(self, finding: Finding) -> tuple[str, int]:
@@ -148,6 +147,17 @@ class _Session:
 
     def _refuse(self, group: _Group) -> None:
         self.refused.update(self._key(finding) for finding in group.findings)
+
+    def _drop(self, group: _Group, why: str) -> None:
+        self.dropped += [Dropped(finding, why) for finding in group.findings]
+        self.failed.update(self._key(finding) for finding in group.findings)
+        self._refuse(group)
+
+    def _offered(self, finding: Finding) -> Finding:
+        """The finding as it is left: a fix that was dropped is nothing to promise."""
+        if self.failed and self._key(finding) in self.failed:
+            return replace(finding, fix=None)
+        return self._lowered(finding)
 
     def _lowered(self, finding: Finding) -> Finding:
         """The finding, its fix called unsafe if it loses a comment."""
@@ -196,6 +206,7 @@ class _Session:
             return why
         moved = Moved(layout(self.source), edits)
         self.refused = {(code, moved.offset(offset)) for code, offset in self.refused}
+        self.failed = {(code, moved.offset(offset)) for code, offset in self.failed}
         seen.add(text)
         self.source, self.findings = new, findings
         self.applied += fixed
