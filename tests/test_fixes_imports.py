@@ -113,6 +113,13 @@ ADDED = [
     ("import os\n\nx = 1\nimport torch\n", "import torch", None),
     ("import os\n\n@d\ndef f(): pass\n", "import torch", "import os\nimport torch\n\n@d\ndef f(): pass\n"),
     ("@d\ndef f(): pass\n", "import torch", "import torch\n\n@d\ndef f(): pass\n"),
+    ("import argparse\n\nimport torch\n", "import copy", "import argparse\nimport copy\n\nimport torch\n"),
+    ("import argparse\nimport os\nfrom pathlib import Path\n\nimport torch\nx = 1\n", "import copy",
+     "import argparse\nimport copy\nimport os\nfrom pathlib import Path\n\nimport torch\nx = 1\n"),
+    ("import os\n\nimport torch\n", "import copy", "import copy\nimport os\n\nimport torch\n"),
+    ("from pathlib import Path\nimport torch\n", "import copy",
+     "from pathlib import Path\nimport copy\nimport torch\n"),
+    ("import torch\nimport os\nx = 1\n", "import copy", "import torch\nimport os\nimport copy\nx = 1\n"),
     ("\fimport os\n", "import torch", "\fimport os\nimport torch\n"),
 ]
 

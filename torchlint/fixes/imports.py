@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -242,8 +243,26 @@ def _anchor(source: Source, wanted: ast.Import | ast.ImportFrom) -> int:
         if not plain:
             return place.line_start(place.range(family[0])[0])
         family = plain
+    if not family and top in sys.stdlib_module_names:
+        own = _among_own(source, leading, top)
+        if own is not None:
+            return own
     last = (family or leading)[-1]
     return place.next_line(_end_of_line(source, last))
+
+
+def _among_own(source: Source, leading: list[ast.stmt], top: str) -> int | None:
+    """The offset for a module of Python's own in a file that imports those first; None if it does not."""
+    place = layout(source)
+    own = [_top(node) in sys.stdlib_module_names for node in leading]
+    count = own.index(False) if False in own else len(own)
+    if not count or True in own[count:]:
+        return None
+    plain = [node for node in leading[:count] if isinstance(node, ast.Import)]
+    smaller = [node for node in plain if _top(node) < top]
+    if plain and not smaller:
+        return place.line_start(place.range(plain[0])[0])
+    return place.next_line(_end_of_line(source, (smaller or leading[:count])[-1]))
 
 
 def _end_of_line(source: Source, stmt: ast.stmt) -> int:
