@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,9 @@ from torchlint.fixes.apply import Dropped, fix_source
 from torchlint.fixes.guard import broken
 from torchlint.fixes.layout import layout
 from torchlint.fixes.no_grad import data_to_no_grad
+from torchlint.fixing import repair
 from torchlint.model import FileModel
+from torchlint.results import Report
 
 
 def finding(source, span, fix=None, code="XX1", message="m"):
@@ -64,6 +67,23 @@ def test_nested_fixes_settle_in_rounds_and_each_is_counted():
     result = fix_source(Source("t.py", "x = float(float(1) + float(float(2)))\n"), lint)
     assert result.text == "x = 1 + 2\n" and result.left == ()
     assert len(result.applied) == 4
+
+
+def test_findings_that_go_with_the_fix_of_another_are_counted():
+    def lint(source):
+        found = pattern_lint(rule("old", "0"), rule("rest", "1", code="XX2"))(source)
+        return [one for one in found if one.code == "XX1" or "old" in source.text]
+
+    text = "x = old + old\ny = rest\n"
+    overlapping = fix_source(Source("t.py", text), lint, choose=lambda finding, patch: finding.code == "XX1")
+    assert overlapping.text == "x = 0 + 0\ny = rest\n"
+    assert len(overlapping.applied) == 2 and overlapping.gone == 1 and overlapping.left == ()
+    checker = SimpleNamespace(source=lambda source: SimpleNamespace(findings=lint(source)))
+    source = Source("t.py", text)
+    report = Report(tuple(lint(source)), files=1, sources={"t.py": source})
+    repaired = repair(report, checker, unsafe=False, write=False, choose=lambda finding, patch: finding.code == "XX1")
+    assert repaired.report.fixed == len(report.findings) == 3 and len(repaired.report.made) == 2
+    assert fixed("x = old + old\n", rule("old", "0")).gone == 0
 
 
 def test_the_same_fix_of_several_findings_is_made_once():

@@ -22,6 +22,7 @@ class Change:
     data: bytes
     left: tuple[Finding, ...]
     made: tuple[Made, ...]
+    gone: int = 0  # findings that went away with the fixes of others
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def _after_fixes(report: Report, changes: dict[str, Change], errors: list[Proble
         findings=tuple(sorted(kept + left, key=lambda finding: finding.order)),
         errors=(*report.errors, *errors),
         notes=(*report.notes, *notes),
-        fixed=len(made),
+        fixed=len(made) + sum(change.gone for change in changes.values()),
         made=made,
         sources={**report.sources, **{path: _after(change) for path, change in changes.items()}},
     )
@@ -161,7 +162,7 @@ def _one(source: Source, job: _Job) -> Change | None:
     if result.text == source.text:
         return None
     made = tuple(job.made(finding) for finding in result.applied)
-    return Change(source, result.text, source.encode(result.text), result.left, made)
+    return Change(source, result.text, source.encode(result.text), result.left, made, result.gone)
 
 
 def _write(changes: Iterable[Change]) -> list[Problem]:

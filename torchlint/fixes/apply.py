@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torchlint.files import Source
 from torchlint.findings import Edit, Finding, Fix, Safety
-from torchlint.fixes.guard import Moved, broken, judge, lost_comments
+from torchlint.fixes.guard import Moved, broken, judge, lost_comments, vanished
 from torchlint.fixes.imports import import_edits
 from torchlint.fixes.layout import layout
 from torchlint.fixes.patch import diff
@@ -44,6 +44,7 @@ class FixResult:
 
     text: str
     applied: tuple[Finding, ...] = ()
+    gone: int = 0  # findings that went away with the fixes of others
     dropped: tuple[Dropped, ...] = ()
     left: tuple[Finding, ...] = ()  # of the new text; those of dropped fixes are among them, without a fix
 
@@ -81,6 +82,7 @@ class _Session:
         self.allowed = Safety.UNSAFE if unsafe else Safety.SAFE
         self.findings: Sequence[Finding] = lint(source)
         self.applied: list[Finding] = []
+        self.gone = 0
         self.dropped: list[Dropped] = []
         self.refused: set[tuple[str, int]] = set()  # code and offset of findings that keep their faults
         self.failed: set[tuple[str, int]] = set()  # those of them whose fixes were dropped
@@ -109,7 +111,7 @@ class _Session:
         if self.linted is not self.source:
             self.findings = self.lint(self.source)  # the project must know the text that stays
         left = tuple(self._offered(finding) for finding in self.findings)
-        return FixResult(self.source.text, tuple(self.applied), tuple(self.dropped), left)
+        return FixResult(self.source.text, tuple(self.applied), self.gone, tuple(self.dropped), left)
 
     # -- choosing --------------------------------------------------------------------------------
 
@@ -204,6 +206,7 @@ class _Session:
         why = judge(self.source, new, edits, self.findings, findings, fixed)
         if why:
             return why
+        self.gone += vanished(self.source, new, edits, self.findings, findings, fixed)
         moved = Moved(layout(self.source), edits)
         self.refused = {(code, moved.offset(offset)) for code, offset in self.refused}
         self.failed = {(code, moved.offset(offset)) for code, offset in self.failed}

@@ -264,6 +264,18 @@ def judge(
     return f"it brings a new finding: {one.code} in line {one.span.line} of the result"
 
 
+def vanished(
+    old: Source, new: Source, edits: Sequence[Edit], before: Sequence[Finding], after: Sequence[Finding],
+    fixed: Sequence[Finding],
+) -> int:
+    """How many findings besides the `fixed` ones a fix did away with."""
+    gone = {id(finding) for finding in fixed}
+    rest = [one for one in before if id(one) not in gone and one.code != UNUSED_SUPPRESSION]
+    found = [one for one in after if one.code != UNUSED_SUPPRESSION]
+    left = _Matcher(old, new, edits).without(rest, found)
+    return len(rest) - (len(found) - len(left))
+
+
 class _Matcher:
     """Recognises findings of the old text in the new one."""
 
