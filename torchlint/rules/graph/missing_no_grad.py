@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from torchlint.claims import GraphGrows
 from torchlint.findings import Confidence, Safety, Severity
-from torchlint.fixes.no_grad import add_no_grad_decorator
+from torchlint.fixes.no_grad import add_no_grad_decorator, under_no_grad
 from torchlint.model import Event, FileModel, FunctionInfo
 from torchlint.rule import Example, Hit, Meta
 
@@ -106,9 +106,80 @@ EXAMPLES = [
         Tester().run([torch.ones(1, 2)] * STEPS)
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        net = nn.Sequential(nn.Linear(3, 2), nn.Dropout())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        data = [torch.ones(2, 3) for _ in range(4)]
+        outputs = []
+        for epoch in range(2):
+            net.train()
+            for x in data:
+                optimizer.zero_grad()
+                net(x).pow(2).mean().backward()
+                optimizer.step()
+            net.eval()
+            for x in data:
+                outputs.append(net(x))  #!
+        print(len(outputs))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        net = nn.Sequential(nn.Linear(3, 2), nn.Dropout())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        data = [torch.ones(2, 3) for _ in range(4)]
+        outputs = []
+        for epoch in range(2):
+            net.train()
+            for x in data:
+                optimizer.zero_grad()
+                net(x).pow(2).mean().backward()
+                optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                for x in data:
+                    outputs.append(net(x))
+        print(len(outputs))
+        """,
+    ),
 ]
 
 CLEAN = [
+    """
+    import torch
+    from torch import nn
+
+
+    def adversarial(net, data, attack):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(2):
+            net.train()
+            for x in data:
+                optimizer.zero_grad()
+                net(x).sum().backward()
+                optimizer.step()
+            net.eval()
+            with torch.no_grad():
+                for x in data:
+                    print(net(x).sum().item())
+            losses = []
+            for x in data:
+                losses.append(net(x).sum())
+            torch.stack(losses).sum().backward()
+            for x in data:
+                attack(net(x))
+            for x in data:
+                x.requires_grad_(True)
+                print(torch.autograd.grad(net(x).sum(), x))
+            net.train()
+            for x in data:
+                print(net(x).sum().item())
+    """,
     """
     import torch
     from torch import nn
@@ -155,16 +226,55 @@ CLEAN = [
 
 
 def check(model: FileModel) -> Iterator[Hit]:
-    """Modules called with gradients on, in a loop of a function that put them into eval mode and never learns."""
+    """Modules called with gradients on in loops that never learn, after they were put into eval mode."""
+    yield from beside_training(model)
     for info in model.functions:
         events = model.flow(info.node).events
-        if any(e.what in LEARNING for e in events) or wants_gradients(info):
+        if any(e.what in LEARNING for e in events) or wants_gradients(info, info.own_nodes):
             continue
         modes = {e.target.ident: e for e in events if e.what == "eval" and e.depth == 0 and e.target.ident is not None}
         call = next((e for e in events if evaluated(model, e, modes)), None)
         if call is not None and isinstance(info.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield Hit(call.node, "evaluation records a graph that nobody uses; decorate with `torch.no_grad()`",
                       add_no_grad_decorator(model, info.node), confidence=min(call.target.sure, Confidence.LIKELY))
+
+
+def beside_training(model: FileModel) -> Iterator[Hit]:
+    """The same for a loop of a function, or of a script, that trains in another loop."""
+    for owner in (model.tree, *(info.node for info in model.functions)):
+        events = model.flow(owner).events
+        if not any(e.what in LEARNING for e in events):
+            continue
+        mode: dict[object, Event] = {}
+        seen: set[ast.AST] = set()
+        for event in events:
+            if event.what in ("train", "eval") and event.target.ident is not None:
+                mode[event.target.ident] = event
+                continue
+            now = mode.get(event.target.ident)
+            if now is None or now.what != "eval" or now.depth or not evaluated(model, event, {event.target.ident: now}):
+                continue
+            loop = next((each for each in event.loops if each not in now.loops), None)
+            if not isinstance(loop, ast.For) or loop in seen or not only_measures(model, loop, events):
+                continue
+            seen.add(loop)
+            yield Hit(event.node, "evaluation records a graph that nobody uses; put the loop under `torch.no_grad()`",
+                      under_no_grad(model, [loop]), confidence=min(event.target.sure, Confidence.LIKELY))
+
+
+def only_measures(model: FileModel, loop: ast.For, events: list[Event]) -> bool:
+    """Whether nothing in a loop learns, asks for gradients, or hands a graph to code that cannot be seen."""
+    inside = [event for event in events if loop in event.loops]
+    info = model.function(loop.body[0])
+    for event in events:
+        if event.what in ("backward", "autograd_grad") and model.position(event.node) > model.position(loop):
+            return False  # it may go through what the loop collects
+    for event in inside:
+        if event.what in (*LEARNING, "train", "apply"):
+            return False
+        if event.what == "unknown_call" and any(arg.attached or arg.is_tensor or not arg.known for arg in event.args):
+            return False
+    return not wants_gradients(info if info is not None else model, list(ast.walk(loop)))
 
 
 def evaluated(model: FileModel, event: Event, modes: dict[object, Event]) -> bool:
@@ -180,20 +290,21 @@ def learned(event: Event) -> bool:
     return any(value.attached for value in event.args)
 
 
-def wants_gradients(info: FunctionInfo) -> bool:
-    """Whether the body mentions gradients of inputs, enters a context of its own, or is a framework's hook."""
-    for node in info.own_nodes:
+def wants_gradients(where: FunctionInfo | FileModel, nodes: list[ast.AST]) -> bool:
+    """Whether code mentions gradients of inputs, enters a context of its own, or is a generator."""
+    model = where if isinstance(where, FileModel) else where.model
+    for node in nodes:
         match node:
             case ast.Attribute(attr="requires_grad_" | "requires_grad" | "retain_grad" | "grad" | "backward"):
                 return True
             case ast.keyword(arg="requires_grad" | "create_graph"):
                 return True
-            case ast.With(items=items) if any(unseen(info, item.context_expr) for item in items):
+            case ast.With(items=items) if any(unseen(model, item.context_expr) for item in items):
                 return True
-    return info.is_generator
+    return isinstance(where, FunctionInfo) and where.is_generator
 
 
-def unseen(info: FunctionInfo, context: ast.expr) -> bool:
+def unseen(model: FileModel, context: ast.expr) -> bool:
     """Whether a context manager may turn gradients off where that cannot be seen."""
-    name = info.model.name_of(context.func) if isinstance(context, ast.Call) else ""
+    name = model.name_of(context.func) if isinstance(context, ast.Call) else ""
     return not name.startswith(("builtins.open", "torch.autocast", "torch.amp", "torch.cuda.amp", "tqdm"))
