@@ -233,6 +233,18 @@ def test_a_signal_that_ends_the_program_leaves_whole_files_and_no_others(files, 
     assert names(paths[0].parent) == ["a.py", "b.py", "c.py"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_signal_leaves_no_scratch_file_of_a_report(tmp_path):
+    program = (
+        "import os, signal, sys\nfrom torchlint import atomic\nreal = os.replace\n"
+        "os.replace = lambda *args: (os.kill(os.getpid(), signal.SIGTERM), real(*args))\n"
+        "atomic.write(sys.argv[1], b'new')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path / "report.txt")], timeout=60, check=False)
+    assert ended.returncode == -signal.SIGTERM
+    assert names(tmp_path) == ["report.txt"] and (tmp_path / "report.txt").read_bytes() == b"new"
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of POSIX")
 def test_a_signal_that_is_ignored_stays_ignored(files, monkeypatch):
     paths, changes = files

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import stat
 import tempfile
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+from torchlint.atomic import signals_later
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def write_files(changes: Iterable[Change]) -> list[Failure]:
     files are as they were and each is in the result. Links stay links, permissions and owner are kept.
     KeyboardInterrupt, and signals that end the program, leave all files old, or all new.
     """
-    with _signals_later() as held:
+    with signals_later() as held:
         return _write_files(list(changes), held)
 
 
@@ -225,23 +223,3 @@ def _sync(folder: str) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-@contextlib.contextmanager
-def _signals_later() -> Iterator[list[int]]:
-    """Hold back, until the block is left, the signals that would end it; gives those that have come."""
-    held: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield held
-        return
-    before = {number: signal.getsignal(number) for number in _ENDING}
-    mine = {number: old for number, old in before.items() if old is not None and old is not signal.SIG_IGN}
-    try:
-        for number in mine:
-            signal.signal(number, lambda came, frame: held.append(came))
-        yield held
-    finally:
-        for number, old in mine.items():
-            signal.signal(number, old)
-        for number in dict.fromkeys(held):
-            signal.raise_signal(number)
