@@ -54,8 +54,8 @@ EXAMPLES = [
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(2):
             optimizer.zero_grad()
-            loss = model(torch.ones(2, 3)).pow(2).mean()
-            loss.backward()
+            model(torch.ones(2, 3)).pow(2).mean().backward()
+            model(torch.zeros(2, 3)).pow(2).mean().backward()
             optimizer.zero_grad()  #!
             optimizer.step()
         """,
@@ -66,8 +66,8 @@ EXAMPLES = [
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(2):
             optimizer.zero_grad()
-            loss = model(torch.ones(2, 3)).pow(2).mean()
-            loss.backward()
+            model(torch.ones(2, 3)).pow(2).mean().backward()
+            model(torch.zeros(2, 3)).pow(2).mean().backward()
             optimizer.step()
         """,
     ),
@@ -214,10 +214,12 @@ def clear_earlier(model: FileModel, flow: Flow, backward: Event, clear: Event) -
 
 
 def is_clear(flow: Flow, backward: Event, clear: Event) -> bool:
-    """Whether the gradients that a clear empties are surely empty before the backward."""
+    """Whether the same gradients are cleared before the backward already, and no step comes in between."""
     for event in reversed(flow.events[: flow.events.index(backward)]):
         if event.what == "zero_grad" and training.same(event.target, clear.target):
             return event.loops == clear.loops and set(event.guards) <= set(clear.guards)
-        if training.fills(event):
+        if event.what != "backward" and training.fills(event):
+            return False
+        if event.what in ("step", "unknown_step") and not training.different(event.target, clear.target):
             return False
     return False
