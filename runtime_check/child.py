@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from runtime_check.evidence import Environment, Outcome, cannot_tell
@@ -102,12 +102,12 @@ def conduct(case: Case, scratch: str) -> Outcome:
 
         torch.set_num_threads(1)
         guard = sandbox.enter(scratch, case.memory, address_space=case.device == "cpu")
-        outcome = examine(case, guard)
+        outcome = replace(examine(case, guard), files=guard.files_read())
     except BaseException as error:  # the verdict on a failure of ours
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         outcome = cannot_tell(f"the check itself failed at {os.path.basename(place.filename)}:{place.lineno} ({text})")
-    return Outcome(outcome.verdict, outcome.why, outcome.evidence, outcome.how, time.monotonic() - started)
+    return replace(outcome, seconds=time.monotonic() - started)
 
 
 def become_child(pipe: int, keep: set[int]) -> None:
@@ -288,13 +288,12 @@ class Server:
         os.close(job.pipe)
         del self.jobs[job.process]
         shutil.rmtree(job.scratch, ignore_errors=True)
-        seconds = outcome.seconds or time.monotonic() - job.started
-        self.reply(job.key, Outcome(outcome.verdict, outcome.why, outcome.evidence, outcome.how, seconds))
+        self.reply(job.key, replace(outcome, seconds=outcome.seconds or time.monotonic() - job.started))
 
     def reply(self, key: int, outcome: Outcome) -> None:
         """Writes one line. A client that is gone wants none; the end of its requests ends the server."""
         with contextlib.suppress(BrokenPipeError):
-            send_line(self.replies, {"key": key, **outcome.as_row()})
+            send_line(self.replies, {"key": key, **outcome.as_row(), "files": outcome.files})
 
 
 def send_line(pipe: int, row: dict[str, object]) -> None:

@@ -61,6 +61,7 @@ class Outcome:
     evidence: tuple[Evidence, ...] = ()
     how: str = ""
     seconds: float = 0.0
+    files: tuple[str, ...] = ()  # that were read, or looked for in vain; not part of a report
 
     def as_row(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -74,14 +75,15 @@ class Outcome:
 
     def to_line(self) -> str:
         """One JSON line without the line end."""
-        return json.dumps(self.as_row(), ensure_ascii=True, separators=(",", ":"))
+        return json.dumps({**self.as_row(), "files": self.files}, ensure_ascii=True, separators=(",", ":"))
 
     @staticmethod
     def from_row(row: dict[str, Any]) -> Outcome:
         """The outcome that `as_row` described. ValueError, KeyError or TypeError for anything else."""
         names = {field.name for field in fields(Evidence)}
         rows = tuple(Evidence(**{k: str(v) for k, v in e.items() if k in names}) for e in row["evidence"])
-        return Outcome(Verdict(row["verdict"]), str(row["why"]), rows, str(row["how"]), float(row["seconds"]))
+        files = tuple(str(path) for path in row.get("files", ()))
+        return Outcome(Verdict(row["verdict"]), str(row["why"]), rows, str(row["how"]), float(row["seconds"]), files)
 
     @staticmethod
     def from_line(line: str) -> Outcome:

@@ -6,9 +6,11 @@ raises `Stopped` where it is tried, and is remembered in `Guard.stopped` in case
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import resource
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +22,7 @@ MEMORY = 2 << 30  # bytes above what the process has mapped when the limit is se
 FILE_SIZE = 64 << 20
 FORKS = 32  # worker processes of data loaders, ranks of a process group
 LONGEST_SLEEP = 1.0
+MOST_FILES = 3000  # that a run may read for its verdict to be kept
 DEPTH = ("a", "b", "c", "d")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/stdout", "/dev/stderr")
 
@@ -90,6 +93,7 @@ class Guard:
     def __init__(self, paths: tuple[str, ...]) -> None:
         self.paths = tuple(os.path.realpath(path) for path in paths)
         self.stopped: list[str] = []
+        self.read: dict[str, None] = {}  # what was opened to be read, or looked for in vain
         self.forks = 0
         self.active = True
         self.deciding = False
@@ -137,8 +141,24 @@ class Guard:
         path, mode, flags = args
         if isinstance(path, int):
             return ""
+        if len(self.read) <= MOST_FILES:
+            self.read[os.path.abspath(os.fsdecode(path))] = None
         writes = bool(flags & WRITE_FLAGS) if isinstance(flags, int) else bool(set(mode or "r") & set("wax+"))
         return self.about_path("write", path) if writes else ""
+
+    def files_read(self) -> tuple[str, ...]:
+        """The files outside the scratch folder that were opened, without Python's own and torch's."""
+        torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/no/torch")
+        python = [os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
+        apart = (*self.paths, *python, torch, os.path.dirname(__file__), "/proc", "/dev", "/sys")
+        found: dict[str, None] = {}
+        for path in self.read:
+            if path.endswith(".pyc") and "__pycache__" in path:
+                path = importlib.util.source_from_cache(path)
+            inside = any(path.startswith(top + os.sep) for top in apart)
+            if not inside or ("-packages" in path and not path.startswith(torch + os.sep)):
+                found[path] = None
+        return tuple(found)
 
     def about_path(self, verb: str, path: Any) -> str:
         """Objection to changing a path, unless it lies in an allowed folder."""

@@ -53,8 +53,8 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def confirm(*options: str) -> dict[str, Any]:
-    args = ["confirm", "net.py", "--select", "TL405", "--output-format", "json", *options]
+def confirm(*options: str, path: str = "net.py") -> dict[str, Any]:
+    args = ["confirm", path, "--select", "TL405", "--output-format", "json", *options]
     data: dict[str, Any] = json.loads(CliRunner().invoke(main, args).stdout)
     return data
 
@@ -90,6 +90,41 @@ def test_a_damaged_or_impossible_cache_costs_time_only(starts: list[int], tmp_pa
     (tmp_path / "cache" / "verdicts.sqlite").write_bytes(b"no database" * 100)
     assert confirm()["results"][0]["verdict"] == "confirmed"
     assert len(starts) == 3
+    confirm()
+    assert len(starts) == 3  # a damaged file is made anew
+
+
+@pytest.mark.parametrize("kind", ["below", "build", "beside", "link", "data"])
+def test_a_change_of_any_file_that_was_read_runs_it_again(
+    starts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    text, folder = NET, Path("sub")
+    if kind == "build":
+        folder = Path("build")
+    elif kind == "beside":  # in a folder above the project, from where it is run
+        Path("inner").mkdir()
+        Path("inner", "setup.py").touch()
+        Path("net.py").rename("inner/net.py")
+    elif kind == "link":
+        Path(tmp_path, "far").mkdir()
+        folder.symlink_to(tmp_path / "far")
+    if kind == "below":
+        Path(".git").rmdir()  # no project at all
+    folder.mkdir(exist_ok=True)
+    (folder / "__init__.py").touch()
+    (folder / "sizes.py").write_text("WIDTH = 4\n")
+    text = text.replace("from sizes", f"from {folder}.sizes")
+    if kind == "data":
+        (folder / "sizes.py").write_text("WIDTH = int(open('width.cfg').read())\n")
+        Path("width.cfg").write_text("4")
+    path = "inner/net.py" if kind == "beside" else "net.py"
+    Path(path).write_text(text)
+    confirm(path=path)
+    confirm(path=path)
+    assert len(starts) == 1
+    (Path("width.cfg") if kind == "data" else folder / "sizes.py").write_text("6" if kind == "data" else "WIDTH = 6\n")
+    confirm(path=path)
+    assert len(starts) == 2
 
 
 def test_what_a_busy_machine_may_be_to_blame_for_is_not_kept() -> None:
