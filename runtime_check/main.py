@@ -149,10 +149,13 @@ def render(found: Confirmation, request: Request) -> str:
 
 
 def status(found: Confirmation, fail_on: tuple[str, ...]) -> int:
-    """The exit status for results. A finding that was not reached counts as one that cannot be told."""
+    """The exit status for results. A finding that was not reached counts as one that cannot be told.
+
+    One that was shown to be harmless counts for nothing: a style that changes no result must not fail a build.
+    """
     if found.errors:
         return 2
-    seen = {result.outcome.verdict.value for result in found.results}
+    seen = {result.outcome.verdict.value for result in found.results if not result.harmless}
     if Verdict.NOT_REACHED.value in seen:
         seen.add(Verdict.CANNOT_TELL.value)
     return int(bool(seen & set(fail_on)))

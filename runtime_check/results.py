@@ -17,6 +17,11 @@ class Result:
     claim: str = ""  # the claim's name; "" for a rule that makes none
     repeat: str = ""  # the command that runs this experiment again
 
+    @property
+    def harmless(self) -> bool:
+        """Whether what was confirmed is that nothing changes: good news, and no reason to fail."""
+        return self.claim == "Equivalent" and self.outcome.verdict is Verdict.CONFIRMED
+
 
 @dataclass(frozen=True)
 class Confirmation:
@@ -32,6 +37,16 @@ class Confirmation:
     def count(self, verdict: Verdict) -> int:
         """How many results have this verdict."""
         return sum(result.outcome.verdict is verdict for result in self.results)
+
+    @property
+    def harmless(self) -> int:
+        """How many of the confirmed results are good news."""
+        return sum(result.harmless for result in self.results)
+
+    @property
+    def unclaimed(self) -> int:
+        """How many findings are of rules that make no claim: of these nothing can be told."""
+        return sum(not result.claim for result in self.results)
 
     def counts(self) -> dict[str, int]:
         """Results by verdict."""

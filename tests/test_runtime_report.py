@@ -18,9 +18,12 @@ import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict
 from runtime_check.extract import Namespace
+from runtime_check.main import status
+from runtime_check.probes.equivalent import random_state
 from runtime_check.probes.values import compare
-from runtime_check.report.text import block
-from runtime_check.results import Result
+from runtime_check.report.json import to_dict
+from runtime_check.report.text import block, total
+from runtime_check.results import Confirmation, Result
 from torchlint import __main__
 from torchlint.cli import main
 from torchlint.findings import Confidence, Finding, Severity, Span
@@ -43,6 +46,34 @@ def test_to_confirm_that_nothing_changes_is_good_news_in_words() -> None:
     assert "TL102 x: the fix changes results\n" in shown(Verdict.REFUTED, "Equivalent")
     assert "TL102 x: cannot tell\n" in shown(Verdict.CANNOT_TELL, "Equivalent")
     assert "TL102 x: confirmed\n" in shown(Verdict.CONFIRMED, "NotRegistered")
+
+
+def test_harmless_and_unclaimed_findings_are_counted_apart_and_fail_nothing() -> None:
+    def one(verdict: Verdict, claim: str) -> Result:
+        finding = Finding("a.py", Span(1, 1, 1, 2), "TL102", "x", Severity.ADVICE, Confidence.SURE, "message")
+        return Result(finding, Outcome(verdict, "a reason"), claim)
+
+    good, none = one(Verdict.CONFIRMED, "Equivalent"), one(Verdict.CANNOT_TELL, "")
+    found = Confirmation((good, none))
+    line = total(found)
+    assert "0 confirmed, 0 refuted, 0 not reached, 0 cannot tell, 1 harmless, 1 without a claim" in line
+    assert "TL102 x: no claim\n" in block(none, colour=False)
+    assert status(found, ("confirmed",)) == 0 and status(found, ("cannot-tell",)) == 1
+    assert status(Confirmation((good, one(Verdict.CONFIRMED, "NotRegistered"))), ("confirmed",)) == 1
+    summary = to_dict(found)["summary"]
+    assert (summary["confirmed"], summary["harmless"], summary["no_claim"]) == (1, 1, 1)
+
+
+def test_the_random_state_is_read_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def numpy(tensor: torch.Tensor) -> None:
+        raise RuntimeError("Numpy is not available")
+
+    monkeypatch.setattr(torch.Tensor, "numpy", numpy)
+    states: list[int] = []
+    for seed in (1, 1, 2):
+        with random_state(states):
+            torch.manual_seed(seed)
+    assert states[0] == states[1] != states[2]
 
 
 def test_a_number_is_shown_once_with_all_that_it_is_compared_with() -> None:

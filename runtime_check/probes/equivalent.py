@@ -39,7 +39,7 @@ def random_state(into: list[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        into.append(hash(torch.get_rng_state().numpy().tobytes()))
+        into.append(hash(bytes(torch.get_rng_state().tolist())))  # without numpy, which need not be there
 
 
 def measure(bench: Bench, program: Program, way: Way) -> State:

@@ -56,7 +56,9 @@ def rows_of(outcome: Outcome) -> list[str]:
 
 def verdict_word(result: Result) -> str:
     """The verdict as a reader understands it: to confirm a claim that nothing changes is good news."""
-    if result.claim == "Equivalent" and result.outcome.verdict is Verdict.CONFIRMED:
+    if not result.claim:
+        return "no claim"
+    if result.harmless:
         return "harmless, the fix changes no result"
     if result.claim == "Equivalent" and result.outcome.verdict is Verdict.REFUTED:
         return "the fix changes results"
@@ -65,7 +67,10 @@ def verdict_word(result: Result) -> str:
 
 def total(confirmation: Confirmation) -> str:
     """The last line."""
-    parts = [f"{confirmation.count(verdict)} {WORDS[verdict]}" for verdict in Verdict]
+    apart = {Verdict.CONFIRMED: confirmation.harmless, Verdict.CANNOT_TELL: confirmation.unclaimed}
+    parts = [f"{confirmation.count(verdict) - apart.get(verdict, 0)} {WORDS[verdict]}" for verdict in Verdict]
+    parts += [f"{confirmation.harmless} harmless"] if confirmation.harmless else []
+    parts += [f"{confirmation.unclaimed} without a claim"] if confirmation.unclaimed else []
     where = ""
     if confirmation.environment is not None:
         where = f" (torch {confirmation.environment.torch}, {confirmation.environment.device})"
