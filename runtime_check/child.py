@@ -8,6 +8,7 @@ carries one JSON line; what else a child does, crash or hang, ends in one verdic
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("!I")
 TICK = 0.05  # seconds between looks at deadlines
 LONGEST_LINE = 1 << 20
+BECOME_SUBREAPER = 36  # prctl
 
 
 class NoDevice(RuntimeError):
@@ -287,6 +290,7 @@ class Server:
         self.selector.unregister(job.pipe)
         os.close(job.pipe)
         del self.jobs[job.process]
+        kill_strays(self.jobs.keys())
         shutil.rmtree(job.scratch, ignore_errors=True)
         self.reply(job.key, replace(outcome, seconds=outcome.seconds or time.monotonic() - job.started))
 
@@ -306,16 +310,55 @@ def send_line(pipe: int, row: dict[str, object]) -> None:
 def serve(requests: int, replies: int, device: str = "cpu") -> None:
     """Entry of the server process. `device` is cpu, cuda or auto."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client decides; it closes the pipe
+    adopt_orphans()
     try:
-        environment = warm_up(device)
+        first: dict[str, object] = {"environment": asdict(warm_up(device))}
     except ImportError as error:
-        send_line(replies, {"error": f"torch cannot be imported ({error})"})
-        return
+        first = {"error": f"torch cannot be imported ({error})"}
     except NoDevice as error:
-        send_line(replies, {"error": str(error)})
-        return
+        first = {"error": str(error)}
     # What exists now is never garbage: leave it out of the children's collections.
     gc.collect()
     gc.freeze()
-    send_line(replies, {"environment": asdict(environment)})
-    Server(requests, replies).run()
+    try:
+        send_line(replies, first)
+    except BrokenPipeError:
+        return  # the client is gone already
+    if "environment" in first:
+        Server(requests, replies).run()
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of what its children leave behind, where Linux can do that."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_strays(running: Collection[int]) -> None:
+    """Ends what jobs that are over have left behind: children of this process in no running job's group."""
+    for _ in range(100):
+        strays = [process for process in children() if process not in running and group_of(process) not in running]
+        if not strays:
+            return
+        for process in strays:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.waitpid(process, 0)  # what it has started is ours now
+
+
+def children() -> list[int]:
+    """The direct children of this process; none where the system does not say."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def group_of(process: int) -> int:
+    """The process group of a process; 0 if it is gone."""
+    try:
+        return os.getpgid(process)
+    except OSError:
+        return 0

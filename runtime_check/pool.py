@@ -66,7 +66,12 @@ class Pool:
         )
         os.close(request_in)
         os.close(reply_out)
-        row = self.read()
+        try:
+            row = self.read()
+        except BaseException:  # Ctrl-C: a server that still loads torch would not notice for seconds
+            self.server.kill()
+            self.close()
+            raise
         if row is None or "error" in row:
             self.close()
             raise PoolError(str(row["error"]) if row else "the process that runs the code did not start")

@@ -292,3 +292,37 @@ def test_a_client_that_leaves_early_sees_no_traceback(capfd: pytest.CaptureFixtu
         leaving.send(case("import time\nwhile True:\n    time.sleep(0.1)\n"))
         time.sleep(0.5)
     assert capfd.readouterr().err == ""
+
+
+def test_a_process_that_leaves_its_group_ends_with_the_experiment(pool: Pool, tmp_path: Path) -> None:
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+        pytest.skip("the system does not list children")
+    program = """
+    import os
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            while True:
+                pass
+        os._exit(0)
+    os.wait()
+    raise RuntimeError('shape')
+    """
+    assert outcome(pool, program).verdict is Verdict.CONFIRMED
+    assert pool.server is not None
+    left = Path(f"/proc/{pool.server.pid}/task/{pool.server.pid}/children").read_text()
+    assert left.split() == []
+
+
+def test_a_client_that_is_interrupted_while_torch_is_loaded_ends_at_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Pool) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Pool, "read", interrupted)
+    started, leaving = time.monotonic(), Pool(1)
+    with pytest.raises(KeyboardInterrupt):
+        leaving.start()
+    assert leaving.server is None and time.monotonic() - started < 1.0
+    assert capfd.readouterr().err == ""
