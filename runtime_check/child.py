@@ -106,6 +106,8 @@ def conduct(case: Case, scratch: str) -> Outcome:
         torch.set_num_threads(1)
         guard = sandbox.enter(scratch, case.memory, address_space=case.device == "cpu")
         outcome = replace(examine(case, guard), files=guard.files_read())
+    except (SystemExit, KeyboardInterrupt) as error:  # the check itself never raises these
+        outcome = cannot_tell(f"the code raised {type(error).__name__}, which ended the run")
     except BaseException as error:  # the verdict on a failure of ours
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error}".splitlines()[0]

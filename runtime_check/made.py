@@ -22,6 +22,7 @@ from runtime_check.placeholder import USER_FILES
 from runtime_check.search import Failure, Search
 from runtime_check.slices import Arguments
 from runtime_check.specs import Assignment
+from runtime_check.trace import Enough, OutOfTime
 from runtime_check.training import TrainingGuesser, recipes_for
 from runtime_check.world import Recipe
 
@@ -143,6 +144,9 @@ class Maker:
                 recipe = Recipe(cls.__name__, item.made.make, item.inputs, item.value)
                 yield from self.method(cls, name, label, item.made.make, [recipe])
         yield from rest
+        if name in ("forward", "__call__"):
+            for item in [item for item in known if item.inputs is None and item.why][:1]:
+                yield Action(f"{cls.__name__}({item.made.arguments.label}).{name}", partial(fail, item.why))
 
     def method(self, cls: type, name: str, label: str, make: Callable[[], Any],
                recipes: list[Recipe] | None = None, limit: float | None = None) -> Iterator[Action]:
@@ -261,6 +265,11 @@ class Maker:
         return reaches(action, self.space.path, self.target.line)
 
 
+def fail(why: str) -> None:
+    """An action that cannot be: its reason is what a report says of it."""
+    raise CannotBuild(why)
+
+
 def reaches(action: Callable[[], Any], path: str, line: int) -> bool:
     """Whether running an action executes a line of a file, be it with an error."""
     hit = False
@@ -279,7 +288,9 @@ def reaches(action: Callable[[], Any], path: str, line: int) -> bool:
         value = action()
         if isinstance(value, types.GeneratorType):
             list(itertools.islice(value, 8))
-    except Exception:
+    except (Enough, OutOfTime):
+        raise
+    except BaseException:  # also what ends a script
         pass
     finally:
         sys.settrace(before)

@@ -136,7 +136,7 @@ def attempt(action: Callable[[], Any]) -> Failure | tuple[Any, int]:
             warnings.simplefilter("ignore")
             with counter:
                 return action(), counter.count
-    except (Enough, OutOfTime, KeyboardInterrupt):
+    except (Enough, OutOfTime):
         raise
     except BaseException as error:  # also what test runners raise to skip or fail a test
         return Failure(error, counter.count, tuple(_places(error)))

@@ -162,3 +162,32 @@ def test_a_line_that_only_raised_is_not_refuted(pool: Pool) -> None:
     """
     outcome = of_file(pool, program, Warns("dim"), "TL114")
     assert outcome.verdict is Verdict.CANNOT_TELL, outcome
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [
+        ("raise SystemExit(1)", "SystemExit"),
+        ("open('/etc/torchlint-must-not-exist', 'w')", "write /etc/torchlint-must-not-exist"),
+        ("raise MemoryError('too much')", "MemoryError"),
+        ("raise BaseException('of its own kind')", "BaseException: of its own kind"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_what_keeps_a_forward_from_the_line_is_said(pool: Pool, ending: str, reason: str) -> None:
+    program = f"""
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self, width=4):
+            super().__init__()
+            self.fc = nn.Linear(width, width)
+
+        def forward(self, x):
+            {ending}
+            return nn.functional.softmax(self.fc(x))  #!
+    """
+    outcome = of_file(pool, program, Warns("dim"), "TL114")
+    assert outcome.verdict in (Verdict.NOT_REACHED, Verdict.CANNOT_TELL), outcome
+    assert reason in outcome.why, outcome
