@@ -4,7 +4,7 @@ from __future__ import annotations
 import ast
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runtime_check.driver import PER_LEVEL, Drive, Driver
@@ -35,8 +35,14 @@ def drivers_elsewhere(space: Namespace, qualname: str, seed: int) -> Iterator[tu
         alias = alias_of(space, other, name)
         if not alias:
             continue
-        driver = Driver(other, seed, foreign_class(space, name, alias), os.path.relpath(path))
+        driver = Driver(other, seed, foreign_class(space, name, alias), place_of(path, space.loader.roots))
         yield driver, qualname.replace(name, alias, 1)
+
+
+def place_of(path: str, roots: Sequence[str]) -> str:
+    """A file as seen from the outermost folder of the project: where this process works says nothing to a reader."""
+    around = [root for root in roots if path.startswith(root + os.sep)]
+    return os.path.relpath(path, min(around, key=len)) if around else os.path.basename(path)
 
 
 def files_with(space: Namespace, name: str) -> Iterator[str]:

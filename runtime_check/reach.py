@@ -19,10 +19,11 @@ from torchlint.engine import roots
 from torchlint.files import UnreadableFile, read_source
 
 KINDS = {
-    "modules": ("Module classes", "ran forward", "were only built"),
-    "functions": ("autograd Functions", "were called", ""),
-    "loops": ("training functions and scripts", "went on to a second backward", "came to the first only"),
-    "findings": ("findings with a claim", "got a verdict", ""),
+    "modules": ("Module class", "Module classes", "ran forward", "only built"),
+    "functions": ("autograd Function", "autograd Functions", "called", ""),
+    "loops": ("training function or script", "training functions and scripts", "went on to a second backward",
+              "came to the first only"),
+    "findings": ("finding with a claim", "findings with a claim", "got a verdict", ""),
 }
 MOST = 12  # reasons listed for each kind
 NATIVE = re.compile(r"CUDA|cuda|[Tt]riton|kernel|_C\b|\bops\.|extension|nvcc|GPU|flash_attn|NVIDIA")
@@ -178,7 +179,8 @@ def left_out(tried: list[Tried]) -> list[Tried]:
 
 def section(kind: str, tried: list[Tried]) -> str:
     """One kind: the share, and the reasons of the rest, counted, with an example of each."""
-    noun, good, half = KINDS[kind]
+    one_noun, nouns, good, half = KINDS[kind]
+    noun = one_noun if len(tried) == 1 else nouns
     ran, built = counts(tried)
     lines = [f"{len(tried)} {noun}: {ran} {good} ({ran / len(tried):.0%})" + (f", {built} {half}" if built else "")]
     native = [one for one in left_out(tried) if NATIVE.search(one.outcome.why)]

@@ -655,7 +655,7 @@ def test_reach_can_be_measured(tmp_path: Path) -> None:
     assert bad["reason"] == "abstract classes"
     assert not (tmp_path / "made_here").exists() and not Path("made_here").exists()
     text = CliRunner().invoke(main, ["confirm", "--reach", "--isolated", str(tmp_path)]).stdout
-    assert "2 Module classes: 1 ran forward (50%), 1 were only built" in text
+    assert "2 Module classes: 1 ran forward (50%), 1 only built" in text
     assert re.search(r"^ +1 abstract classes +nets.py: Bad: .*NotImplementedError", text, re.M)
 
 

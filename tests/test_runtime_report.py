@@ -16,11 +16,13 @@ pytest.importorskip("torch")
 
 import torch
 
+from runtime_check.elsewhere import place_of
 from runtime_check.evidence import Evidence, Outcome, Verdict
 from runtime_check.extract import Namespace
 from runtime_check.main import status
 from runtime_check.probes.equivalent import random_state
 from runtime_check.probes.values import compare
+from runtime_check.reach import Tried, section
 from runtime_check.report.json import to_dict
 from runtime_check.report.text import block, total
 from runtime_check.results import Confirmation, Result
@@ -62,6 +64,18 @@ def test_harmless_and_unclaimed_findings_are_counted_apart_and_fail_nothing() ->
     assert status(Confirmation((good, one(Verdict.CONFIRMED, "NotRegistered"))), ("confirmed",)) == 1
     summary = to_dict(found)["summary"]
     assert (summary["confirmed"], summary["harmless"], summary["no_claim"]) == (1, 1, 1)
+
+
+def test_places_in_other_files_start_from_the_project() -> None:
+    roots = ["/home/me/project/pkg", "/home/me/project"]
+    assert place_of("/home/me/project/tests/test_net.py", roots) == "tests/test_net.py"
+    assert place_of("/elsewhere/run.py", roots) == "run.py"
+
+
+def test_one_of_a_kind_is_singular() -> None:
+    tried = [Tried("modules", "net.py", "Net", Outcome(Verdict.CONFIRMED, "ran"))]
+    assert section("modules", tried).startswith("1 Module class: 1 ran forward (100%)")
+    assert section("modules", tried * 2).startswith("2 Module classes: 2 ran forward")
 
 
 def test_the_random_state_is_read_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
