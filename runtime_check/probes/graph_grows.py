@@ -233,8 +233,8 @@ def judge_evaluation(bench: Bench, way: Way) -> Outcome | None:
         return doubtful(bad.run, "the flagged line did not run to its end")
     good = counterpart(bench, way)
     most = max(bad.nodes)
-    if bad.backwards:
-        return cannot_tell("a backward runs here, so the graph is used", how=way.label)
+    if bad.used & bad.kept:
+        return cannot_tell("a backward runs through this graph, so it is used", how=way.label)
     if not most:
         row = Evidence("autograd nodes in reach", "0", "predicted", "more than 0")
         return Outcome(Verdict.REFUTED, "no graph is recorded at the flagged line", (row,), way.label)

@@ -43,7 +43,7 @@ class Training:
     values: dict[str, object] = field(default_factory=dict)
     scalers: int = 0  # gradient scalers that were made
     scaled: int = 0  # of these, those that are switched on
-    clipped: int = 0  # executions of the flagged statement that changed a gradient
+    clipped: int = 0  # times that a gradient was changed, by the flagged statement or between backward and step
 
     @property
     def orphans(self) -> list[str]:
@@ -98,6 +98,7 @@ class Watch:
     def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """The hook before every step."""
         mine = self.parameters(optimizer)
+        self.training.clipped += self.changed(mine)
         self.training.owned.update(id(p) for p in mine)
         self.before[id(optimizer)] = [p.detach().clone() for p in mine]
 
@@ -118,9 +119,14 @@ class Watch:
 
     def flagged(self, frame: FrameType, index: int) -> None:
         """After the flagged statement: whether it has changed a gradient, other than to set it to zero."""
-        self.training.clipped += any(
-            leaf.grad is not None and bool(leaf.grad.any()) and not torch.equal(leaf.grad, old)
-            for leaf, old in self.latest.items()
+        self.training.clipped += self.changed(list(self.latest))
+
+    def changed(self, leaves: list[torch.Tensor]) -> bool:
+        """Whether a gradient is another than after the last backward or step, and not zero."""
+        return any(
+            leaf.grad is not None and leaf in self.latest and bool(leaf.grad.any())
+            and not torch.equal(leaf.grad, self.latest[leaf])
+            for leaf in leaves
         )
 
 
