@@ -154,7 +154,7 @@ class Guard:
         found: dict[str, None] = {}
         for path in self.read:
             if path.endswith(".pyc") and "__pycache__" in path:
-                path = importlib.util.source_from_cache(path)
+                path = source_of(path)
             inside = any(path.startswith(top + os.sep) for top in apart)
             if not inside or ("-packages" in path and not path.startswith(torch + os.sep)):
                 found[path] = None
@@ -178,6 +178,14 @@ class Guard:
                 return ""
             return f"use the network ({shorten(address)})"
         return f"use the network ({shorten(args[0] if args else event)})"
+
+
+def source_of(path: str) -> str:
+    """The Python file that a compiled one was made from; itself if its name is not one that Python gives."""
+    try:
+        return importlib.util.source_from_cache(path)
+    except ValueError:  # code that was generated into a file with dots in its name
+        return path
 
 
 def from_folder(path: Any, args: tuple[Any, ...], position: int | None) -> Any:

@@ -79,3 +79,10 @@ def test_the_scratch_folder_can_be_used(kernel: bool, tmp_path: Path) -> None:
 def test_a_system_without_landlock_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     assert barrier.version() == 0 and not barrier.raise_barrier(["/"])
+
+
+def test_a_compiled_file_with_dots_in_its_name_is_no_failure() -> None:
+    """Generated modules may be written to files that Python's own naming does not foresee."""
+    odd = "/some/where/__pycache__/package.layer_propagate.cpython-311.pyc"
+    assert sandbox.source_of(odd) == odd
+    assert sandbox.source_of("/some/where/__pycache__/net.cpython-311.pyc") == "/some/where/net.py"
