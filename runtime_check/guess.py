@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtime_check import names
+from runtime_check import names, spaces
 from runtime_check.layers import PassThrough, Settings, of_name
 from runtime_check.placeholder import Missing
 from runtime_check.specs import OMIT, Const, Made, Seq, Spec, Table, Tensor
@@ -137,7 +137,7 @@ class Guesser:
         elif hint is nn.Module:
             yield from self.modules(asked)
         elif re.match(r"gym(nasium)?\.spaces\.", f"{hint.__module__}."):
-            yield from self.spaces(names.snake(asked.name))
+            yield from self.spaces(names.snake(asked.name), hint.__name__)
         elif hint not in (object, type, types.NoneType):
             yield from self.instances(hint)
 
@@ -219,19 +219,19 @@ class Guesser:
                 yield Const([found, found])
         yield Const(names.WIDTH)
 
-    def spaces(self, text: str) -> Iterator[Spec]:
-        """Spaces of reinforcement learning, if their package is there."""
-        for package in ("gymnasium", "gym"):
+    def spaces(self, text: str, wanted: str = "") -> Iterator[Spec]:
+        """Spaces of reinforcement learning: of their package, or of ours if it is not there."""
+        kinds, package = spaces.KINDS, "gymnasium"
+        for name in ("gymnasium", "gym"):
             try:
-                module = importlib.import_module(f"{package}.spaces")
+                kinds, package = vars(importlib.import_module(f"{name}.spaces")), name
+                break
             except Exception:
                 continue
-            box = Made(f"{package}.spaces.Box(-1, 1, (4,))", partial(module.Box, -1.0, 1.0, (4,)))
-            discrete = Made(f"{package}.spaces.Discrete(2)", partial(module.Discrete, 2))
-            yield from (discrete, box) if text.startswith("act") else (box, discrete)
-            image = partial(module.Box, 0, 255, (3, 64, 64), "uint8")
-            yield Made(f"{package}.spaces.Box(0, 255, (3, 64, 64), uint8)", image)
-            return
+        first = "Discrete" if text.startswith("act") else "Box"
+        made = spaces.examples(kinds, package)
+        for kind in sorted(made, key=lambda kind: (kind != wanted, kind != first, kind not in ("Box", "Discrete"))):
+            yield from (Made(label, make) for label, make in made[kind])
 
     def strings(self, asked: Asked) -> Iterator[Spec]:
         """The strings that the code compares the value with; else plausible ones."""

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from runtime_check import spaces
+
 QUIET = re.compile(
     r"^(wandb|mlflow|comet_ml|visdom|loguru|matplotlib|seaborn|IPython|tensorboardX|tensorboard|tensorboard_logger|clearml"
     r"|neptune|aim|swanlab|colorama|termcolor|tabulate|rich|torch\.utils\.tensorboard|torchvision\.utils|sacred)(\.|$)"
@@ -267,6 +269,7 @@ RULES: list[tuple[str, Callable[[str], Any]]] = [
     (r"^tqdm(?:\.\w+)*\.(tqdm|track)$|^rich\.progress\.(track)$", lambda name: Bar),
     (r"^tqdm(?:\.\w+)*\.(trange)$", lambda name: lambda *args, **kwargs: Bar(range(*args))),
     (r"^(?:gym|gymnasium)\.(make)$", lambda name: Environment),
+    (r"^(?:gym|gymnasium)\.(?:spaces\.)?(?:utils\.)?(Space|Box|Discrete|Multi\w+|Dict|Tuple|flatdim)$", spaces.named),
     (r"^matplotlib\.pyplot\.(subplots)$", lambda name: subplots),
 ]
 #: Names that are replaced also where the package is installed, because using them needs files or a network.
