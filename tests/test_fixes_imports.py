@@ -150,3 +150,23 @@ def test_several_names_join_one_import():
     source = Source("t.py", "from torch import nn\n")
     made = import_edits(source, ("from torch import cuda", "from torch import optim as o"))
     assert layout(source).apply(made) == "from torch import nn, cuda, optim as o\n"
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("import torch\nfrom torch import nn\ntorch.nn.init.ones_(x)\nHERE\n", "torch.nn.init.zeros_"),
+    ("import torch\nfrom torch import nn\nnn.init.ones_(x)\nHERE\n", "nn.init.zeros_"),
+    ("import torch\nfrom torch import nn\nHERE\n", "nn.init.zeros_"),
+    ("import torch\nfrom torch import nn\nfrom torch.nn.init import zeros_\ntorch.nn.init.ones_(x)\nHERE\n", "zeros_"),
+])
+def test_a_module_is_reached_as_the_file_reaches_it(text, expected):
+    assert spelled(text, "torch.nn.init.zeros_") == Spelled(expected)
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("import torch\nfrom torch.nn.init import ones_\nHERE\n",
+     Spelled("zeros_", ("from torch.nn.init import zeros_",))),
+    ("import torch\nfrom torch.nn.init import ones_\nzeros_ = 1\nHERE\n", Spelled("torch.nn.init.zeros_")),
+    ("import torch\nfrom torch.nn.init import ones_\ntorch.nn.init.eye_(x)\nHERE\n", Spelled("torch.nn.init.zeros_")),
+])
+def test_names_that_a_file_takes_one_by_one_are_imported(text, expected):
+    assert spelled(text, "torch.nn.init.zeros_") == expected

@@ -296,3 +296,22 @@ def test_repair_is_none_if_a_part_could_not_be_made():
     made = edits.repair("Do it", one, imports=("import torch",), safety=Safety.UNSAFE)
     assert made is not None and made.edits == one and made.imports == ("import torch",)
     assert made.safety is Safety.UNSAFE
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("def f(x):\n    x = cast(x)\n    return x\n", "def f(x):\n    return x\n"),
+    ("def f(x):\n    x = cast(x)  # why\n    return x\n", "def f(x):\n    # why\n    return x\n"),
+    ("def f(x):\n    if x:\n        x = cast(x)\n    return x\n", "def f(x):\n    if x:\n        pass\n    return x\n"),
+    ("def f(x):\n    x: int = cast(x)\n    return x\n", "def f(x):\n    x: int = x\n    return x\n"),
+    ("def f():\n    x = cast(x)\n    return x\n", "def f():\n    x = x\n    return x\n"),
+    ("class A:\n    x = cast(x)\n", "class A:\n    x = x\n"),
+    ("self.x = cast(self.x)\n", "self.x = self.x\n"),
+    ("x = 1\nx = y = cast(x)\n", "x = 1\nx = y = x\n"),
+])
+def test_an_assignment_of_a_name_to_itself_goes_away(text, expected):
+    model = model_of(text)
+    call = find(model, "cast(self.x)" if "self" in text else "cast(x)")
+    assert done(model, edits.unwrap_call(model, call)) == expected
+    model = model_of(text.replace("cast(self.x)", "self.x.float()").replace("cast(x)", "x.float()"))
+    call = find(model, "self.x.float()" if "self" in text else "x.float()")
+    assert done(model, edits.drop_method_call(model, call)) == expected

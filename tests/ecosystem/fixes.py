@@ -13,7 +13,7 @@ settled    a second run changes nothing
 dropped    torchlint dropped no fix as its own fault
 
 Exit status 1 if any of it fails, or fewer files were seen than `--floor`. `--patch` keeps what was changed,
-each hunk under the rules that asked for it, to be read.
+each hunk under the rules that asked for it and whether they call it unsafe, to be read.
 """
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def run(repository: Path, scratch: Path, *, unsafe: bool = True) -> Result:
 
 
 def _asked(findings: Iterable[dict[str, Any]]) -> dict[str, dict[int, set[str]]]:
-    """For each file, the lines that edits touch, and the codes that touch them."""
+    """For each file, the lines that edits touch, and who touches them: the code, and whether that is unsafe."""
     table: dict[str, dict[int, set[str]]] = {}
     for row in findings:
         for edit in (row["fix"] or {"edits": ()})["edits"]:
             lines = table.setdefault(row["path"], {})
             for line in range(edit["line"], edit["end_line"] + 1):
-                lines.setdefault(line, set()).add(row["code"])
+                lines.setdefault(line, set()).add(row["code"] + " (unsafe)" * (row["fix"]["safety"] == "unsafe"))
     return table
 
 

@@ -16,6 +16,7 @@ from torchlint.fixes.guard import Moved, broken, judge, lost_comments, vanished
 from torchlint.fixes.imports import import_edits
 from torchlint.fixes.layout import layout
 from torchlint.fixes.patch import diff
+from torchlint.fixes.unused import without_unused
 from torchlint.fixes.wrap import wrapped
 
 __all__ = ["Dropped", "FixResult", "diff", "fix_source"]
@@ -179,11 +180,11 @@ class _Session:
     # -- making ----------------------------------------------------------------------------------
 
     def _edits(self, batch: Iterable[_Group]) -> tuple[Edit, ...]:
-        """All edits of some fixes, with the imports they need, each once. ValueError if they overlap."""
+        """All edits of some fixes, with the imports that they need or leave. ValueError if they overlap."""
         edits = [edit for group in batch for edit in group.edits]
         imports = [text for group in batch for text in group.imports]
         made = (*import_edits(self.source, imports), *edits)
-        return wrapped(layout(self.source), made, self.source.path)
+        return wrapped(layout(self.source), without_unused(self.source, made), self.source.path)
 
     def _try(self, batch: list[_Group], seen: set[str]) -> str:
         """Make some fixes; if a guard trips, nothing is changed and the reason is returned."""

@@ -151,11 +151,24 @@ def replace(model: FileModel, node: ast.AST, text: str) -> Edits:
         return ()
     start, end = place.range(node)
     if isinstance(node, ast.expr):
+        if gone := _without_itself(model, node, text):
+            return gone
         if _shares_parens(model, node):
             return (place.edit(start + 1, end - 1, text),)
         start, end = _idle_parens(model, node, text) or (start, end)
         text = fit(model, node, text)
     return (spaced(model, start, end, text),)
+
+
+def _without_itself(model: FileModel, node: ast.expr, text: str) -> Edits:
+    """The removal of an assignment that would be `x = x`; () where it is none, or all that makes `x` a name here."""
+    match model.parent(node):
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) as stmt if value is node and text == name:
+            from torchlint.fixes.statements import remove
+
+            scope = next(iter(model.scopes(node)))
+            return remove(model, stmt) if len(scope.bindings.get(name, ())) > 1 else ()
+    return ()
 
 
 def _idle_parens(model: FileModel, node: ast.expr, text: str) -> tuple[int, int] | None:
@@ -183,6 +196,8 @@ def drop_method_call(model: FileModel, call: ast.Call) -> Edits:
     """Remove a method call behind its receiver: `x.detach()` -> `x`. () if it is not one."""
     if not isinstance(call.func, ast.Attribute) or not editable(model, call, tokens=False):
         return ()
+    if gone := _without_itself(model, call, source_of(model, call.func.value)):
+        return gone
     place = layout(model.source)
     return (place.edit(outer_range(model, call.func.value)[1], place.range(call)[1], ""),)
 

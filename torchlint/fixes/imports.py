@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING
 from torchlint.files import Source
 from torchlint.findings import Edit
 from torchlint.fixes.layout import Layout, layout
+from torchlint.fixes.reorder import spelled
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
 
 # Where the module ends and the attribute starts in a dotted name. All are loaded by `import torch`
 # (read off sys.modules), so they can be reached as attributes of it.
-_MODULES = frozenset({
+MODULES = frozenset({
     "torch", "torch.amp", "torch.autograd", "torch.autograd.function", "torch.autograd.functional",
     "torch.autograd.graph", "torch.autograd.profiler", "torch.backends", "torch.backends.cudnn",
     "torch.backends.cuda", "torch.backends.mps", "torch.compiler", "torch.cuda", "torch.cuda.amp",
@@ -50,18 +52,27 @@ def spell(model: FileModel, dotted: str, at: ast.AST) -> Spelled | None:
     names an import to add. None if every way to write it is taken by another meaning.
     """
     module, rest = _split(dotted)
-    best: tuple[int, str] | None = None
+    found: dict[str, int] = {}  # each way to write it, with how much of the name is imported
     for local, origin in visible_imports(model, at):
         for name in {origin, model.canonical(origin)}:
             tail = "" if name == dotted else dotted.removeprefix(name + ".")
             if name != dotted and (tail == dotted or not _reaches(model, origin, module)):
                 continue
-            found = (len(name), local + ("." + tail if tail else ""))
-            if best is None or (found[0], -len(found[1])) > (best[0], -len(best[1])):
-                best = found
-    if best is not None:
-        return Spelled(best[1])
+            text = local + ("." + tail if tail else "")
+            found[text] = max(found.get(text, 0), len(name))
+    if found:
+        usual = _usual(model, found) if len(dotted) not in found.values() else {}
+        best = max(found, key=lambda text: (usual.get(text, 0), found[text], -len(text)))
+        named = found[best] >= len(module) or usual.get(best) or not _by_name(model, module)
+        return Spelled(best) if named else _with_import(model, dotted, module, rest, at) or Spelled(best)
     return _with_import(model, dotted, module, rest, at)
+
+
+def _usual(model: FileModel, texts: Iterable[str]) -> dict[str, int]:
+    """How often the file reaches into the same module in each of these ways."""
+    modules = {text.rpartition(".")[0]: text for text in texts}
+    counts = Counter(spelled(node.value) for node in model.nodes(ast.Attribute))
+    return {text: counts[module] for module, text in modules.items()}
 
 
 def _split(dotted: str) -> tuple[str, str]:
@@ -69,7 +80,7 @@ def _split(dotted: str) -> tuple[str, str]:
     parts = dotted.split(".")
     for cut in range(len(parts), 0, -1):
         module = ".".join(parts[:cut])
-        if module in _MODULES or module in _APART:
+        if module in MODULES or module in _APART:
             return module, ".".join(parts[cut:])
     return ".".join(parts[:-1]), parts[-1]
 
@@ -119,15 +130,20 @@ def taken(model: FileModel, name: str, at: ast.AST) -> bool:
 def _with_import(model: FileModel, dotted: str, module: str, rest: str, at: ast.AST) -> Spelled | None:
     name = rest.partition(".")[0]
     direct = Spelled(rest, (f"from {module} import {name}",)) if rest and not taken(model, name, at) else None
-    if direct is not None and any(node.module == module and not node.level for node in top_imports(model.tree)
-                                  if isinstance(node, ast.ImportFrom)):
-        return direct  # the file takes names from this module one by one
+    if direct is not None and _by_name(model, module):
+        return direct
     top = dotted.partition(".")[0]
-    if module in _MODULES and not taken(model, top, at):
+    if module in MODULES and not taken(model, top, at):
         return Spelled(dotted, (f"import {top}",))
-    if module not in _MODULES and not taken(model, top, at) and not top_package(model, top):
+    if module not in MODULES and not taken(model, top, at) and not top_package(model, top):
         return Spelled(dotted, (f"import {module}",)) if module.count(".") == 0 else direct
     return direct
+
+
+def _by_name(model: FileModel, module: str) -> bool:
+    """Whether the file takes names from a module one by one."""
+    return any(isinstance(node, ast.ImportFrom) and node.module == module and not node.level
+               for node in top_imports(model.tree))
 
 
 def top_package(model: FileModel, top: str) -> bool:

@@ -136,7 +136,7 @@ def _removals(place: Layout, line: list[ast.stmt], gone: set[int]) -> list[Edit]
     if len(kept) == len(line):
         return []
     if not kept:
-        return [_line_removal(place, place.whole(line[0])[0], _end(place, line[-1]))]
+        return [line_removal(place, place.whole(line[0])[0], _end(place, line[-1]))]
     edits = []
     for index, stmt in enumerate(line):
         if id(stmt) not in gone:
@@ -149,7 +149,7 @@ def _removals(place: Layout, line: list[ast.stmt], gone: set[int]) -> list[Edit]
     return edits
 
 
-def _line_removal(place: Layout, start: int, end: int) -> Edit:
+def line_removal(place: Layout, start: int, end: int) -> Edit:
     """Remove whole lines; a comment behind the statement stays, unless it is meant for a tool."""
     comment = place.comment_after(end)
     if comment is not None and not PRAGMA.match(comment.text):

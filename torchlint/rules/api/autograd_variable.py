@@ -35,7 +35,6 @@ EXAMPLES = [
         """,
         good="""
         import torch
-        from torch.autograd import Variable
 
         x = torch.ones(2, 3)
         print(x.sum())
@@ -52,7 +51,6 @@ EXAMPLES = [
         """,
         good="""
         import torch
-        from torch.autograd import Variable
 
         w = torch.ones(3, 1).requires_grad_()
         w.sum().backward()

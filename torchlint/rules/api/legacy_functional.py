@@ -82,7 +82,6 @@ EXAMPLES = [
         """,
         good="""
         import torch
-        import torch.nn.functional as F
 
         image = torch.rand(1, 3, 4, 4)
         out = torch.sigmoid(image)

@@ -53,10 +53,10 @@ EXAMPLES = [
         """,
         good="""
         import torch
-        from torch.nn.init import kaiming_normal
+        from torch.nn.init import kaiming_normal_
 
         weight = torch.empty(2, 2)
-        torch.nn.init.kaiming_normal_(weight)
+        kaiming_normal_(weight)
         """,
     ),
 ]

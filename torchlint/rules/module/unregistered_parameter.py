@@ -91,7 +91,6 @@ EXAMPLES = [
         good="""
         import torch
         import torch.nn as nn
-        from torch.autograd import Variable
 
 
         class Base(nn.Module):

@@ -1,0 +1,148 @@
+"""Imports of torch that fixes leave without a use go away with the last one: `from torch.autograd import Variable`.
+
+Only names that are read nowhere else in the file, not even in a string, and that no other file of the project may
+take from it. `import torch` itself loads these modules, so nothing else depends on the import.
+"""
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torchlint.files import Source
+from torchlint.findings import Edit
+from torchlint.fixes.imports import MODULES
+from torchlint.fixes.layout import Layout, layout
+from torchlint.fixes.statements import alone, line_removal
+from torchlint.project import INSTALLED, MARKERS
+
+_MOST = 5000  # files looked at for imports; in a larger project an import is rather left
+_IMPORTING = re.compile(r"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*\))?", re.MULTILINE)
+_WORD = re.compile(r"\w+")
+
+
+def without_unused(source: Source, edits: Sequence[Edit]) -> tuple[Edit, ...]:
+    """The same edits, with those that take away the imports that the file would no longer need after them.
+
+    ValueError if they overlap or lie outside the text.
+    """
+    place = layout(source)
+    ranges = [place.offsets(edit.span) for edit in edits]
+    removed = {word for start, end in ranges for word in _WORD.findall(place.text[start:end])}
+    found = [(stmt, [alias for alias in stmt.names if (alias.asname or alias.name) in removed])
+             for stmt in source.tree.body if isinstance(stmt, (ast.Import, ast.ImportFrom)) and _of_torch(stmt)]
+    if not any(aliases for _, aliases in found) or os.path.basename(source.path) == "__init__.py":
+        return tuple(edits)
+    after = Layout(Source("", place.apply(edits)))
+    made = list(edits)
+    for stmt, aliases in found:
+        gone = [alias for alias in aliases if not _needed(source, after, alias.asname or alias.name)]
+        if gone and alone(place, stmt) and not place.comments(*_lines(place, stmt)):
+            _take_away(place, stmt, gone, edits, made)
+    return tuple(made)
+
+
+def _lines(place: Layout, stmt: ast.stmt) -> tuple[int, int]:
+    start, end = place.range(stmt)
+    return start, place.line_end(end)
+
+
+def _of_torch(stmt: ast.stmt) -> bool:
+    """Whether a statement imports from a module that `import torch` loads, under names of its own."""
+    match stmt:
+        case ast.ImportFrom(module=str(module), level=0, names=names):
+            return module in MODULES and names[0].name != "*"
+        case ast.Import(names=[ast.alias(name=name, asname=str())]):
+            return name in MODULES
+    return False
+
+
+def _needed(source: Source, after: Layout, name: str) -> bool:
+    """Whether a name that an import binds occurs elsewhere: more than once here, or in a file that imports this."""
+    uses = sum(name in _WORD.findall(token.text) for token in after.tokens if not token.comment)
+    return uses != 1 or _taken_from(source.path, name)
+
+
+def _take_away(
+    place: Layout, stmt: ast.Import | ast.ImportFrom, gone: list[ast.alias], given: Sequence[Edit], made: list[Edit]
+) -> None:
+    """Take names of an import away, or all of it; those that the `given` edits put behind them take their place."""
+    start, end = place.range(stmt)
+    first, last = place.range(stmt.names[0])[0], place.range(stmt.names[-1])[1]
+    spans = {edit: place.offsets(edit.span) for edit in given}
+    mine = [edit for edit, (begin, stop) in spans.items() if begin <= end and stop > start]
+    if any(spans[edit][0] < last or spans[edit][0] < spans[edit][1] for edit in mine):
+        return
+    if len(gone) < len(stmt.names):
+        made += _without(place, stmt.names, gone)
+    elif mine:
+        made[:] = [edit for edit in made if edit not in mine]
+        text = "".join(edit.text for edit in mine).lstrip(", \t\r\n")
+        made.append(place.edit(first, max(spans[edit][1] for edit in mine), text))
+    else:
+        made.append(line_removal(place, start, end))
+
+
+def _without(place: Layout, names: list[ast.alias], gone: list[ast.alias]) -> Iterator[Edit]:
+    """The removal of some names, but not all, with their commas."""
+    kept = [index for index, alias in enumerate(names) if alias not in gone]
+    for index, alias in enumerate(names[: kept[-1]]):
+        if alias in gone:
+            yield place.edit(place.range(alias)[0], place.range(names[index + 1])[0], "")
+    if kept[-1] + 1 < len(names):
+        yield place.edit(place.range(names[kept[-1]])[1], place.range(names[-1])[1], "")
+
+
+# -- other files ----------------------------------------------------------------------------------
+
+
+def _taken_from(path: str, name: str) -> bool:
+    """Whether another file may take the name from this one."""
+    if path.startswith("<") or not os.path.exists(path):
+        return False
+    here = Path(path).absolute()
+    importers = _importers(str(_top(here.parent)))
+    if importers is None:
+        return True
+    others = [other for other in importers.get(here.stem, ()) if other != str(here)]
+    return any(name in _WORD.findall(_text(other)) for other in others)
+
+
+@functools.lru_cache(maxsize=8)
+def _importers(folder: str) -> dict[str, list[str]] | None:
+    """For each word of an import, the files that have it there; None where there are too many files."""
+    found: dict[str, list[str]] = {}
+    for count, path in enumerate(_files(folder)):
+        if count == _MOST:
+            return None
+        for word in {word for line in _IMPORTING.findall(_text(path)) for word in _WORD.findall(line)}:
+            found.setdefault(word, []).append(path)
+    return found
+
+
+def _files(folder: str) -> Iterator[str]:
+    """All Python files below a folder but hidden ones and installed packages."""
+    for here, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in (*INSTALLED, "__pycache__")]
+        yield from (os.path.join(here, name) for name in names if name.endswith((".py", ".pyi", ".ipynb")))
+
+
+def _top(folder: Path) -> Path:
+    """The folder of the project, or where nothing marks one, that of the file."""
+    for here in (folder, *list(folder.parents)[:7]):
+        if any((here / marker).exists() for marker in MARKERS):
+            return here
+    package = folder
+    while (package / "__init__.py").exists() and package != package.parent:
+        package = package.parent
+    return package
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
