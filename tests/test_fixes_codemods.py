@@ -6,6 +6,8 @@ import ast
 import pytest
 from test_edits import find, model_of
 
+import torchlint
+from torchlint.config import Options
 from torchlint.findings import Safety
 from torchlint.fixes.containers import to_registered
 from torchlint.fixes.detach import detach, detach_accumulated
@@ -275,3 +277,12 @@ def test_detach_of_other_statements():
     model = model_of("total = loss\ntotal *= loss\nf(loss)\n")
     assert [detach_accumulated(model, stmt) for stmt in model.tree.body] == [None, None, None]
     assert made(model, detach(model, find(model, "loss", ast.Name))).startswith("total = loss.detach()\n")
+
+
+@pytest.mark.parametrize(("comment", "fixed"), [
+    ("", True), ("    # weights_only fails here\n", False), ("    # old\n", True),
+])
+def test_weights_only_stays_where_a_comment_says_why(comment, fixed):
+    text = f"import torch\n\n\ndef load(path):\n{comment}    return torch.load(path, weights_only=False)\n"
+    options = Options(select=("TL904",))
+    assert (torchlint.fix_source(text, options=options, unsafe=True) != text) == fixed

@@ -89,8 +89,10 @@ def written(model: FileModel, expr: ast.AST) -> str:
     if isinstance(expr, ast.Name):
         for scope in model.scopes(expr):
             if expr.id in scope.bindings and expr.id not in scope.nonlocals:
-                imported = all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in scope.bindings[expr.id])
-                return scope.imports[expr.id] if imported else ""
+                bound = scope.bindings[expr.id]
+                imported = all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in bound)
+                choice = len(bound) > 1 and any(careful(model, node) for node in bound)  # one of them in each version
+                return scope.imports[expr.id] if imported and not choice else ""
         star = model.name_of(expr)
         return star if star.startswith(("torch.", "functorch.")) else ""
     return ""

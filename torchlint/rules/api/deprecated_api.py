@@ -153,6 +153,16 @@ CLEAN = [
     else:
         scaler = torch.cuda.amp.GradScaler()
     """,
+    """
+    import torch
+
+    try:
+        from torch import vmap
+    except ImportError:
+        from functorch import vmap
+
+    print(vmap(torch.sum)(torch.ones(2, 3)))
+    """,
 ]
 
 

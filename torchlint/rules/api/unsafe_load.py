@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from torchlint.claims import ExecutesCode
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
+from torchlint.fixes.layout import layout
+from torchlint.fixes.statements import attached_comments
 from torchlint.model import FileModel
 from torchlint.rule import Example, Hit, Meta
 
@@ -70,11 +72,19 @@ def check(model: FileModel) -> Iterator[Hit]:
             if keyword.arg != "weights_only" or model.name_of(call.func) != "torch.load":
                 continue
             if model.value(keyword.value).const is False and not (call.args and own_buffer(model, call.args[0])):
-                literal = isinstance(keyword.value, ast.Constant)
+                literal = isinstance(keyword.value, ast.Constant) and not reasoned(model, call)
                 fix = (
                     edits.repair("Load weights only", edits.replace(model, keyword.value, "True")) if literal else None
                 )
                 yield Hit(call, "this runs whatever code the file holds; load with `weights_only=True`", fix)
+
+
+def reasoned(model: FileModel, call: ast.Call) -> bool:
+    """Whether a comment at the statement speaks of the choice: its author will have to change both."""
+    place, stmt = layout(model.source), model.statement(call)
+    start, end = place.whole(stmt)
+    first = attached_comments(place, start, place.indent(start))
+    return any("weights_only" in comment.text for comment in place.comments(first, place.line_end(end)))
 
 
 def own_buffer(model: FileModel, expr: ast.expr) -> bool:
