@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from torchlint.claims import GraphGrows
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
-from torchlint.model import ClassInfo, FileModel, FunctionInfo, Value
+from torchlint.model import ClassInfo, FileModel, FunctionInfo, Grad, Value
 from torchlint.model.evaluate import path_of
-from torchlint.rule import Example, Hit, Meta
+from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL203", "buffer-keeps-graph", Severity.ERROR, fix=Safety.UNSAFE, triggers=("Module",))
 CLAIM = GraphGrows()
@@ -120,9 +120,123 @@ EXAMPLES = [
             net(torch.ones(1, 2))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        STEPS = 4
+
+
+        class Tracker(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn = nn.LSTM(2, 3)
+                self.state = None
+
+            def forward(self, x):
+                if self.state is None:
+                    self.state = torch.zeros(1, 1, 3), torch.zeros(1, 1, 3)
+                out, self.state = self.rnn(x, self.state)  #!
+                return out
+
+
+        net = Tracker()
+        for _ in range(STEPS):
+            net(torch.ones(1, 1, 2))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        STEPS = 4
+
+
+        class Tracker(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn = nn.LSTM(2, 3)
+                self.state = None
+
+            def forward(self, x):
+                if self.state is None:
+                    self.state = torch.zeros(1, 1, 3), torch.zeros(1, 1, 3)
+                out, state = self.rnn(x, self.state)
+                self.state = tuple(part.detach() for part in state)
+                return out
+
+
+        net = Tracker()
+        for _ in range(STEPS):
+            net(torch.ones(1, 1, 2))
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
+    """
+    import torch
+    from torch import nn
+
+
+    class Fresh(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(2, 2)
+            self.state = None
+
+        def forward(self, x):
+            self.state = torch.zeros(1, x.size(1), 2)
+            out, self.state = self.rnn(x, self.state)
+            return out
+
+
+    class Restarted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.LSTM(2, 2)
+            self.state = None
+
+        def forward(self, x):
+            out, self.state = self.rnn(x, self.state)
+            return out
+
+
+    class Cut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(2, 2)
+            self.state = None
+
+        def forward(self, x, first=False):
+            if first:
+                self.state = None
+            out, self.state = self.rnn(x, self.state)
+            return out
+
+
+    class Repacked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.LSTM(2, 2)
+            self.state = None
+
+        def forward(self, x):
+            out, self.state = self.rnn(x, self.state)
+            self.state = tuple(part.detach() for part in self.state)
+            return out
+
+
+    net = Restarted()
+    for sequence in torch.ones(2, 3, 1, 1, 2):
+        net.state = None
+        for x in sequence:
+            net(x)
+    Fresh()(torch.ones(1, 1, 2))
+    Cut()(torch.ones(1, 1, 2), first=True)
+    Repacked()(torch.ones(1, 1, 2))
+    """,
     """
     import torch
     from torch import nn
@@ -157,17 +271,33 @@ def check(model: FileModel) -> Iterator[Hit]:
     assigns: list[ast.Assign | ast.AugAssign] = [*model.nodes(ast.Assign), *model.nodes(ast.AugAssign)]
     for assign in assigns:
         info = model.function(assign)
-        target = assign.targets[0] if isinstance(assign, ast.Assign) else assign.target
-        if info is None or not isinstance(target, ast.Attribute) or not updates(info, target):
+        if info is None or info.cls is None or not model.grad_at(assign):
             continue
-        value = model.value(assign.value)
-        cls = info.cls
-        if cls is None or not value.attached or not model.grad_at(assign) or not stays(cls, target.attr):
-            continue
-        if builds_on(model, assign, target, info) and not cut(model, path_of(target)):
-            fix = edits.repair("Detach what is kept", edits.append_method_call(model, assign.value, ".detach()"))
-            yield Hit(assign, f"`{path_of(target)}` takes every earlier call's graph along; detach what it keeps",
-                      fix, confidence=value.sure)
+        for target, value in stored(model, assign):
+            if not updates(info, target) or not value.attached_parts() or not stays(model, info.cls, target.attr):
+                continue
+            if builds_on(model, assign, target, info) and not cut(model, path_of(target)) and not cut_later(
+                    model, assign, info, target.attr):
+                yield Hit(assign, f"`{path_of(target)}` takes every earlier call's graph along; detach what it keeps",
+                          detached(model, assign), confidence=value.sure)
+
+
+def stored(model: FileModel, assign: ast.Assign | ast.AugAssign) -> Iterator[tuple[ast.Attribute, Value]]:
+    """The attributes that a statement assigns to, and what each gets: `out, self.state = rnn(x, self.state)`."""
+    value = model.value(assign.value)
+    match assign.targets[0] if isinstance(assign, ast.Assign) else assign.target:
+        case ast.Attribute() as target:
+            yield target, value
+        case ast.Tuple(elts=elts) if len(elts) == len(value.elements or ()):
+            yield from ((elt, part) for elt, part in zip(elts, value.elements or (), strict=True)
+                        if isinstance(elt, ast.Attribute))
+
+
+def detached(model: FileModel, assign: ast.Assign | ast.AugAssign) -> Repair | None:
+    """Detach the tensor that is kept; a state that comes out of a call with other results takes a line of its own."""
+    if isinstance(assign, ast.Assign) and not isinstance(assign.targets[0], ast.Attribute):
+        return None
+    return edits.repair("Detach what is kept", edits.append_method_call(model, assign.value, ".detach()"))
 
 
 def updates(info: FunctionInfo, target: ast.Attribute) -> bool:
@@ -194,17 +324,50 @@ def builds_on(model: FileModel, assign: ast.Assign | ast.AugAssign, target: ast.
 
 def holds_graph(value: Value) -> bool:
     """Whether what reads the old value may go on with its graph."""
-    return value.is_tensor and value.grad.name != "NO"
+    return any(part.is_tensor and part.grad is not Grad.NO for part in (value, *value.parts()))
 
 
-def stays(cls: ClassInfo, name: str) -> bool:
-    """A buffer, or an attribute that no method but the constructor ever starts anew."""
-    value = cls.attr(name)
-    makers = {method.name for method, _, _ in cls.stores.get(name, ()) if method is not None}
-    return value.role == "buffer" or makers - {"__init__"} == {"forward"}
+def stays(model: FileModel, cls: ClassInfo, name: str) -> bool:
+    """A buffer, or an attribute that forward alone goes on writing, so that nothing ever starts it anew."""
+    if any(isinstance(node.ctx, ast.Store) and not belongs(model, node) for node in model.attributes_named(name)):
+        return False  # `net.state = None` between two sequences
+    stores = [(method, statement) for method, statement, _ in cls.stores.get(name, ()) if method is not None]
+    makers = {method.name for method, _ in stores} - {"__init__"}
+    if cls.attr(name).role != "buffer" and makers != {"forward"}:
+        return False
+    return not any(restarts(model, method, statement, name) for method, statement in stores
+                   if method.name == "forward" and model.holds(statement))
+
+
+def belongs(model: FileModel, node: ast.Attribute) -> bool:
+    """Whether an attribute is one of the instance whose method it stands in."""
+    info = model.function(node)
+    return info is not None and isinstance(node.value, ast.Name) and node.value.id == info.self_name
+
+
+def restarts(model: FileModel, method: FunctionInfo, statement: ast.AST, name: str) -> bool:
+    """Whether a statement of forward sets an attribute to something that does not hold its old value.
+
+    Where the attribute is tested for None, that happens in the first call alone.
+    """
+    path = f"{method.self_name}.{name}"
+    if isinstance(statement, ast.AugAssign) or any(
+            path_of(node) == path for node in ast.walk(statement)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)):
+        return False
+    tests = [guard.test for guard, _ in model.place(statement).guards if isinstance(guard, ast.If)]
+    return not any(isinstance(node, ast.Compare) and path_of(node.left) == path and isinstance(node.ops[0], ast.Is)
+                   for test in tests for node in ast.walk(test))
 
 
 def cut(model: FileModel, path: str) -> bool:
-    """Whether the file detaches the attribute somewhere."""
+    """Whether the file detaches the attribute itself somewhere."""
     words = ("detach", "detach_", "data")
     return any(path_of(node.value) == path for word in words for node in model.attributes_named(word))
+
+
+def cut_later(model: FileModel, assign: ast.AST, info: FunctionInfo, name: str) -> bool:
+    """Whether a later statement of the method sets the attribute to what surely or perhaps has no graph."""
+    stores = info.cls.stores.get(name, ()) if info.cls is not None else ()
+    return any(method is info and value is not None and model.position(statement) > model.position(assign)
+               and not model.value(value).attached_parts() for method, statement, value in stores)
