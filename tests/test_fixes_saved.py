@@ -95,6 +95,8 @@ FACTORIES = [
     ("torch.zeros(3).to(device, non_blocking=True)", None, None),
     ("torch.from_numpy(3).to(device)", None, None),
     ("torch.zeros(3).cuda(1)", None, None),
+    ("torch.randn(3, generator=g).to(device)", None, None),
+    ("torch.zeros(3, generator=g).half()", "torch.zeros(3, generator=g, dtype=torch.half)", Safety.SAFE),
     ("x.to(device)", None, None),
 ]
 

@@ -81,7 +81,7 @@ def test_no_comma_behind_a_generator_or_an_only_item():
 
 
 UNTOUCHED = [
-    "value_of_something_long[0].with_names.that_are_long = another_one.that_is_long.too.data.clone()\n",
+    "assert value_of_something_long[0].with_names.that_are_long is another_one.that_is_long.data\n",
     "x = 'a string that is long and cannot be broken, whatever one does to it, ' + y.data.clone()\n",
     "xyz = call_of_it(y.data)  # a comment that is long is nobody's reason to break the line before it\n",
 ]
@@ -130,12 +130,12 @@ def test_styles_are_told_apart():
 
 def test_line_length_is_what_the_project_says_if_the_file_keeps_to_it(tmp_path):
     place = Layout(Source("t.py", BLACK))
-    assert line_length(place) == 79
+    assert line_length(place) == (79, True)
     (tmp_path / ".git").mkdir()
     (tmp_path / "pyproject.toml").write_text("[tool.black]\nline-length = 110\n")
-    assert line_length(place, str(tmp_path / "src" / "t.py")) == 110
+    assert line_length(place, str(tmp_path / "src" / "t.py")) == (110, True)
     wide = Layout(Source("t.py", BLACK + "".join(f"name_{i} = {'1' * 105}\n" for i in range(10))))
-    assert line_length(wide, str(tmp_path / "t.py")) == 120
+    assert line_length(wide, str(tmp_path / "t.py")) == (120, True)
 
 
 @pytest.mark.parametrize(("name", "text"), [
@@ -145,7 +145,7 @@ def test_line_length_is_what_the_project_says_if_the_file_keeps_to_it(tmp_path):
 def test_where_a_project_says_its_line_length(tmp_path, name, text):
     (tmp_path / ".git").mkdir()
     (tmp_path / name).write_text(text)
-    assert line_length(Layout(Source("t.py", "x = 1\n")), str(tmp_path / "t.py")) == 93
+    assert line_length(Layout(Source("t.py", "x = 1\n")), str(tmp_path / "t.py")) == (93, True)
 
 
 def test_two_edits_at_one_place_in_a_statement():
@@ -165,4 +165,73 @@ def test_a_bracket_that_closes_on_a_later_line():
     made = fixed(text, "torch.norm", "torch.linalg.vector_norm", style="aligned")
     assert made.splitlines()[1:3] == [
         "    return torch.sum(torch.linalg.vector_norm(x @ x.transpose(1, 2) - diags_of_it,",
-        "                                p=p_of_the_norm,"]
+        "                                              p=p_of_the_norm,"]
+
+
+MOVED = [
+    ("x = f(a,\n      b)\n", "f", "long", "x = long(a,\n         b)\n"),
+    ("x = long(a,\n         b)\n", "long", "f", "x = f(a,\n      b)\n"),
+    ("x = float(f(a,\n            b,\n            c))\n", "float(f(a,\n            b,\n            c))",
+     "f(a,\n            b,\n            c)", "x = f(a,\n      b,\n      c)\n"),
+    ("x = f([1,\n       2,\n      ], a)\n", "f", "long", "x = long([1,\n          2,\n         ], a)\n"),
+    ("x = f(a,\n      # why\n      b)\n", "f", "long", "x = long(a,\n         # why\n         b)\n"),
+    ("x = f(g(a,\n        b),\n      c=h(d,\n          e))\n", "f", "long",
+     "x = long(g(a,\n           b),\n         c=h(d,\n             e))\n"),
+    ("x = f(g(\n          a,\n      ), b,\n      c)\n", "f", "long",
+     "x = long(g(\n          a,\n      ), b,\n         c)\n"),
+    ("x = f(a, {\n      1: 2,\n      }, b)\n", "f", "long", "x = long(a, {\n      1: 2,\n      }, b)\n"),
+    ("x = f(\n    a,\n    b)\n", "f", "long", "x = long(\n    a,\n    b)\n"),
+    ("x = f(a,\n    b)\n", "f", "long", "x = long(a,\n    b)\n"),
+    ("x = f(a,\n\t  b)\n", "f", "long", "x = long(a,\n\t  b)\n"),
+    ("x = f(a, \'\'\'\n      \'\'\',\n      b)\n", "f", "long", "x = long(a, \'\'\'\n      \'\'\',\n         b)\n"),
+    ("if f(a,\n     b):\n    c\n", "f(a", "long(a", "if long(a,\n        b):\n    c\n"),
+    ("x = f(a,\n      b) + g(c,\n             d)\n", "g", "long", "x = f(a,\n      b) + long(c,\n                d)\n"),
+]
+
+
+@pytest.mark.parametrize(("text", "old", "new", "expected"), MOVED)
+def test_lines_below_a_bracket_move_with_it(text, old, new, expected):
+    assert fixed(text, old, new) == expected
+
+
+def test_an_edit_that_takes_a_bracket_along_leaves_the_lines_below():
+    assert fixed("x = f(a,\n      b)\n", "f(a", "long(g(1), a") == "x = long(g(1), a,\n      b)\n"
+
+
+def test_two_edits_before_a_bracket():
+    place = Layout(Source("t.py", "y.data = f(a.data,\n           b.data)\n"))
+    edits = [place.edit(start, start + 4, "detach()") for start in (2, 13, 32)]
+    made = place.apply(wrapped(place, edits))
+    assert made == "y.detach() = f(a.detach(),\n               b.detach())\n"
+
+
+LONGER = "if True:\n    value.with_names = another_one_that_is_long.too.and_even_longer_than_that.data  # why\n"
+
+
+@pytest.mark.parametrize(("style", "expected"), [
+    ("black", """
+        if True:
+            value.with_names = (
+                another_one_that_is_long.too.and_even_longer_than_that.detach()
+            )  # why
+        """),
+    ("hanging", """
+        if True:
+            value.with_names = (
+                    another_one_that_is_long.too.and_even_longer_than_that.detach())  # why
+        """),
+])
+def test_what_has_no_brackets_gets_them_where_a_limit_is_kept(style, expected, tmp_path):
+    (tmp_path / "ruff.toml").write_text("line-length = 83\n")
+    made = fixed(LONGER, ".data", ".detach()", style=style, path=str(tmp_path / "t.py"))
+    assert made == dedent(expected).lstrip("\n")
+    assert fixed(LONGER, ".data", ".detach()") == LONGER.replace(".data", ".detach()")
+
+
+@pytest.mark.parametrize("text", [
+    "if aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.data > aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.bb: pass\n",
+    "bbbb = aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.data, aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; b\n",
+    "aa = aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.data + aaaaaaaaaaaaaaaaaaaaaaaaaaa.bbb\n",
+])
+def test_other_statements_without_brackets_stay(text):
+    assert fixed(text, ".data", ".detach()", style="black") == text.replace(".data", ".detach()")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CONSTANT = frozenset({"zeros", "ones", "empty", "eye", "zeros_like", "ones_like", "empty_like"})
 FIXED = CONSTANT | {"full", "arange", "linspace", "logspace", "tensor", "full_like", "tril_indices", "triu_indices"}
 RANDOM = frozenset({"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"})
+DEFAULT = {f"torch.{name}" for name in ("zeros", "ones", "empty", "eye", "rand", "randn")}  # of 32 bits, on the CPU
 CASTS = {"half": "half", "float": "float", "double": "double", "int": "int", "long": "long", "bool": "bool",
          "bfloat16": "bfloat16"}
 
@@ -68,6 +69,8 @@ def absorbed(model: FileModel, made: ast.Call, call: ast.Call) -> Absorbed | Non
     calls: list[ast.Call] = []
     for one in _conversions(model, call):
         more, needs = _arguments(model, one, one.func.attr)  # type: ignore[attr-defined]
+        if "device" in more and "generator" in given:
+            break  # a generator draws on its own device only
         if not more or more.keys() & (wanted.keys() | given) or ("dtype" in more and name not in CONSTANT):
             break
         wanted.update(more)
@@ -78,6 +81,22 @@ def absorbed(model: FileModel, made: ast.Call, call: ast.Call) -> Absorbed | Non
     added = add_keyword_argument(model, made, ", ".join(f"{key}={text}" for key, text in wanted.items()))
     safety = Safety.UNSAFE if name in RANDOM else Safety.SAFE
     return Absorbed(wanted, added, tuple(calls), imports, safety) if added else None
+
+
+def is_idle(model: FileModel, made: ast.Call, call: ast.Call) -> bool:
+    """Whether a conversion of what a factory makes gives the tensor itself: without arguments for it, it is so already.
+
+    `call` need not be right behind the factory, as `nn.Parameter(torch.zeros(n)).cpu()` shows.
+    """
+    if model.name_of(made.func) not in DEFAULT or not isinstance(call.func, ast.Attribute) or call.keywords:
+        return False
+    given = {keyword.arg for keyword in made.keywords}
+    match call.func.attr, call.args:
+        case ("cpu", []) | ("to", [ast.Constant(value="cpu")]):
+            return not given & {"device", None} and not model.calls_named("set_default_device")
+        case ("float", []):
+            return not given & {"dtype", None} and not model.calls_named("set_default_dtype")
+    return False
 
 
 def _conversions(model: FileModel, call: ast.Call) -> Iterator[ast.Call]:

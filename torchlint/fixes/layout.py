@@ -79,6 +79,10 @@ class Layout:
         """The index (from 0) of the line that holds `offset`."""
         return max(0, min(bisect.bisect_right(self.starts, offset) - 1, len(self.lines) - 1))
 
+    def column(self, offset: int) -> int:
+        """The number of characters before `offset` in its line."""
+        return offset - self.starts[self.line_of(offset)]
+
     def span(self, start: int, end: int) -> Span:
         """The span between two offsets."""
         first, last = self._position(start), self._position(end)

@@ -61,17 +61,20 @@ def brackets(place: Layout) -> Brackets:
     return Brackets(hanging, step or place.indent_unit, own_line, own_line and commas[True] >= commas[False])
 
 
-def line_length(place: Layout, path: str = "") -> int:
-    """How long the lines of a file may get: what its project says and it keeps to, else what it does."""
+def line_length(place: Layout, path: str = "") -> tuple[int, bool]:
+    """How long the lines of a file may get, and whether it keeps to that or this is a guess.
+
+    What its project says and it keeps to, else what it does.
+    """
     lengths = [end - place.line_start(end) for end in code_ends(place)]
     said = _said(str(Path(path).absolute().parent)) if path else None
     if said is not None and _kept(lengths, said):
-        return said
+        return said, True
     for limit in COMMON:
         if _kept(lengths, limit):
-            near = sum(limit - NEAR < length <= limit for length in lengths)
-            return limit if near >= 2 else max(limit, UNKNOWN)
-    return COMMON[-1]
+            near = sum(limit - NEAR < length <= limit for length in lengths) >= 2
+            return limit if near else max(limit, UNKNOWN), near
+    return COMMON[-1], False
 
 
 def code_ends(place: Layout) -> list[int]:

@@ -1,6 +1,7 @@
 """Lines that fixes have made too long are laid out over several, the way the file does it."""
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,6 +9,7 @@ from itertools import pairwise
 from torchlint.files import Source
 from torchlint.findings import Edit
 from torchlint.fixes.layout import Layout, Token
+from torchlint.fixes.realign import realigned
 from torchlint.fixes.style import Brackets, brackets, line_length
 
 _OPEN, _CLOSE = "([{", ")]}"
@@ -18,15 +20,16 @@ _KEYWORDS = frozenset({"in", "not", "and", "or", "if", "else", "return", "yield"
 
 
 def wrapped(place: Layout, edits: Sequence[Edit], path: str = "") -> tuple[Edit, ...]:
-    """The same edits, made longer where a statement that they change has to be broken into lines.
+    """The same edits, made longer where a statement that they change has to be laid out anew.
 
     ValueError if the edits overlap or lie outside the text.
     """
+    edits = realigned(place, edits)
     ranges = sorted((*place.offsets(edit.span), edit.text) for edit in edits)
     text = place.apply(edits)
     if max(map(len, re.split(r"\r\n|\r|\n", text)), default=0) <= 79:
         return tuple(edits)
-    limit = line_length(place, path)
+    limit, kept = line_length(place, path)
     new = Layout(Source("", text))
     regions = _regions(ranges)
     was = {_texts(place.tokens_in(*line)) for line in place.logical_lines if _overlong(place, *line, limit)}
@@ -38,11 +41,12 @@ def wrapped(place: Layout, edits: Sequence[Edit], path: str = "") -> tuple[Edit,
             continue
         if _texts(new.tokens_in(start, end)) not in was:
             laid = _laid_out(new, start, end, limit, style)
+            if not laid and kept:
+                laid = _in_parentheses(new, start, end, limit, style)
             if laid:
                 changes.append((start, end, laid))
     made = _composed(place, ranges, regions, new, changes)
-    whole = _texts(Layout(Source("", place.apply(made))).tokens)
-    return made if changes and whole == _texts(new.tokens) else tuple(edits)
+    return made if changes and _same(Layout(Source("", place.apply(made))), new) else tuple(edits)
 
 
 Region = tuple[int, int, int, int]  # of one edit: start and end in the old text, start and end in the new one
@@ -103,6 +107,40 @@ def _texts(tokens: Sequence[Token]) -> tuple[str, ...]:
     texts = [token.text for token in tokens if not token.comment]
     return tuple(text for text, after in zip(texts, [*texts[1:], ""], strict=True)
                  if text != "," or after not in tuple(_CLOSE))
+
+
+def _same(one: Layout, other: Layout) -> bool:
+    """Whether two texts say the same, whatever their layout."""
+    if _texts(one.tokens) == _texts(other.tokens):
+        return True
+    try:
+        return ast.dump(ast.parse(one.text)) == ast.dump(ast.parse(other.text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _in_parentheses(place: Layout, start: int, end: int, limit: int, style: Brackets) -> str:
+    """An assignment or return on one line whose value goes to a line of its own; "" if that fits no better."""
+    last = place.before(end)
+    code = place.text[start : last.end if last is not None else end]
+    match _only_statement(code):
+        case (ast.Assign() | ast.AugAssign() | ast.AnnAssign() | ast.Return()) as stmt if stmt.value is not None:
+            begin, stop = Layout(Source("", code)).range(stmt.value)
+        case _:
+            return ""
+    indent = place.indent(start)
+    if "\n" in code or stop != len(code) or len(indent + style.step) + stop - begin + (not style.own_line) > limit:
+        return ""
+    close = f"\n{indent})" if style.own_line else ")"
+    return f"{code[:begin]}(\n{indent}{style.step}{code[begin:]}{close}{place.text[start + len(code) : end]}"
+
+
+def _only_statement(code: str) -> ast.stmt | None:
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return body[0] if len(body) == 1 else None
 
 
 def _laid_out(place: Layout, start: int, end: int, limit: int, style: Brackets) -> str:
