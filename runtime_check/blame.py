@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +36,21 @@ class Context:
         place = self.place()
         tree = source_tree(self.function)
         if place is None or tree is None:
-            return every
+            return self.with_parts(every)
         near = names_at(tree, place.line)
         linked = dependencies(tree)
         direct = [name for name in every if name in near]
         behind = [name for name in every if any(name in linked.get(item, ()) for item in near)]
-        return list(dict.fromkeys([*direct, *behind, *every]))
+        return self.with_parts(dict.fromkeys([*direct, *behind, *every]))
+
+    def with_parts(self, chosen: Iterable[str]) -> list[str]:
+        """Parameters, each followed by the paths of the tensors in it."""
+        inner: dict[str, list[str]] = {}
+        for path, _ in self.arguments.leaves():
+            name = path.partition("/")[0]
+            if path != name:
+                inner.setdefault(name, []).append(path)
+        return [path for name in chosen for path in (name, *inner.get(name, ()))]
 
     def untouched(self) -> set[str]:
         """Parameters that the failing statement names and that nothing before it has bound anew."""
@@ -49,26 +59,29 @@ class Context:
             return set()
         bound = {item.id for item in ast.walk(tree) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
                  and item.lineno < place.line}
-        return {name for name, _ in self.arguments.items if name in names_at(tree, place.line)} - bound
+        near = names_at(tree, place.line)
+        return set(self.with_parts(name for name, _ in self.arguments.items if name in near and name not in bound))
 
     def blamed(self) -> list[str]:
         """Only the parameters that the failing statement depends on; all of them if none is known."""
         place, tree = self.place(), source_tree(self.function)
+        every = [name for name, _ in self.arguments.items]
         if place is None or tree is None:
-            return [name for name, _ in self.arguments.items]
+            return self.with_parts(every)
         near = names_at(tree, place.line)
         linked = dependencies(tree)
-        found = [name for name, _ in self.arguments.items
-                 if name in near or any(name in linked.get(item, ()) for item in near)]
-        return found or [name for name, _ in self.arguments.items]
+        found = [name for name in every if name in near or any(name in linked.get(item, ()) for item in near)]
+        return self.with_parts(found or every)
 
 
+@functools.lru_cache(maxsize=256)
 def statement_at(tree: ast.AST, line: int) -> ast.stmt | None:
     found = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node is not tree
              and node.lineno <= line <= (node.end_lineno or 0)]
     return max(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)), default=None)
 
 
+@functools.lru_cache(maxsize=256)
 def names_at(tree: ast.AST, line: int) -> set[str]:
     node = statement_at(tree, line)
     if node is None:
@@ -93,6 +106,7 @@ def spelling(node: ast.AST) -> str:
     return ""
 
 
+@functools.lru_cache(maxsize=256)
 def dependencies(tree: ast.AST) -> dict[str, set[str]]:
     """For each variable the names that its value was computed from, directly or not."""
     direct: dict[str, set[str]] = {}

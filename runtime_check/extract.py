@@ -19,7 +19,7 @@ from typing import Any
 
 from runtime_check import placeholder
 from runtime_check.placeholder import USER_FILES, Missing, MissingError
-from runtime_check.project_loader import Loader, ModuleProxy, importer, opener, register, star_names
+from runtime_check.project_loader import Loader, ModuleProxy, importer, opener, register, star_names, variables
 from runtime_check.statements import (
     Step,
     bound,
@@ -118,6 +118,7 @@ class Namespace:
         own = dict(vars(builtins))
         own["__import__"] = importer(self)
         own["open"] = opener(self.path, self.note)
+        own["vars"] = variables
         with self.busy(len(self.steps)):
             self.globals.update({
                 "__name__": name, "__file__": self.path, "__package__": self.package, "__builtins__": own,

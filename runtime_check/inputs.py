@@ -17,6 +17,7 @@ from torch import nn
 from runtime_check import names
 from runtime_check.entries import STEPS, Entry, entry_of, member
 from runtime_check.guess import NOTHING, Asked, Guesser
+from runtime_check.hinted import PLAIN, hinted, is_structure, record
 from runtime_check.specs import OMIT, Assignment, Const, Seq, Spec, Tensor
 from runtime_check.usage import Usage
 
@@ -31,6 +32,8 @@ EDGE_VALUES = re.compile(r"^(edge_attr|edge_feat\w*|edge_weight|e)$")
 SHAPES = re.compile(r"(^|_)(shape|size)$")
 LENGTHS = re.compile(r"(^|_)(len|lens|lengths?|sizes|num_\w+)$")
 STATES = re.compile(r"(^|_)(h|hx|hidden|hiddens|state|states|h0|c0|h_0|prev_state|cache|past_\w+|hidden_states?_prev)$")
+#: Attributes by which an object that holds tensors is told from a configuration.
+TENSORS_OF_OBJECTS = frozenset({"x", "edge_index", "edge_attr", "batch", "pos", "y", "input_ids", "attention_mask"})
 IMAGES = re.compile(r"(^|_)(img|imgs|image|images|pixels?|pixel_values|frame|rgb|depth|photo|picture)$")
 #: Attributes in which modules keep the width of their input.
 WIDTHS = ("dim", "embed_dim", "hidden_size", "in_channels", "in_features", "d_model", "channels", "input_dim")
@@ -63,6 +66,7 @@ class InputGuesser(Guesser):
         texts = (inspect.getdoc(function), inspect.getdoc(self.owner) if self.owner else "")
         self.doc = " ".join(text for text in texts if text)
         self.width = self._width()
+        self.edges = any(EDGES_NAMES.search(item) for item in self.signature.parameters)
 
     def _width(self) -> int:
         """The size of features that the module most likely takes."""
@@ -91,6 +95,10 @@ class InputGuesser(Guesser):
         if isinstance(asked.hint, type) and asked.hint in (bool, int, float, str):
             yield from self.by_class(asked.hint, asked)
             return
+        if is_structure(asked.hint):
+            yield from hinted(asked.hint, asked, self._required)
+            if asked.hint in PLAIN:
+                return
         shaped = list(self._written_shapes(asked))
         yield from shaped
         if not shaped:
@@ -98,6 +106,9 @@ class InputGuesser(Guesser):
         if use.keys:
             yield self.tensor_table(use)
         if use.is_object and not use.is_tensor and not self._says_tensor(asked):
+            if use.attributes.keys() & TENSORS_OF_OBJECTS and not names.CONFIGS.search(text):
+                self.edges = self.edges or "edge_index" in use.attributes
+                yield from filter(None, [record(asked, self._required)])
             yield from self.by_use(asked)
         if self._is_sequence(asked):
             yield from self._lists(asked)
@@ -123,11 +134,11 @@ class InputGuesser(Guesser):
         b, t = names.BATCH, STEPS
         if EDGES_NAMES.search(text):
             yield Tensor((2, EDGES), "long", NODES)
-        elif EDGE_VALUES.search(text) and self._has_edges():
+        elif EDGE_VALUES.search(text) and self.edges:
             yield from (Tensor((EDGES, self.width)), Tensor((EDGES,)), Tensor((EDGES, 1)))
-        elif text in ("x", "h", "feat", "features", "node_feat") and self._has_edges():
+        elif text in ("x", "h", "feat", "features", "node_feat") and self.edges:
             yield from (Tensor((NODES, self._feature_width(asked))), Tensor((NODES,), "long", 8))
-        elif text == "batch" and self._has_edges():
+        elif text == "batch" and self.edges:
             yield Tensor((NODES,), "long", 1)
         elif MASKS.search(text):
             if not asked.required or asked.use.can_be_none:
@@ -152,9 +163,6 @@ class InputGuesser(Guesser):
             yield from (Tensor(shape) for shape in self._entries(asked) if len(shape) == 4)
             side = names.IMAGE
             yield from map(Tensor, ((b, 3, side, side), (b, 1, 28, 28), (b, 3, 224, 224)))
-
-    def _has_edges(self) -> bool:
-        return any(EDGES_NAMES.search(item) for item in self.signature.parameters)
 
     def _feature_width(self, asked: Asked) -> int:
         entry = self._entry(asked)

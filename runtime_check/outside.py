@@ -271,6 +271,8 @@ RULES: list[tuple[str, Callable[[str], Any]]] = [
     (r"^(?:gym|gymnasium)\.(make)$", lambda name: Environment),
     (r"^(?:gym|gymnasium)\.(?:spaces\.)?(?:utils\.)?(Space|Box|Discrete|Multi\w+|Dict|Tuple|flatdim)$", spaces.named),
     (r"^matplotlib\.pyplot\.(subplots)$", lambda name: subplots),
+    (r"^huggingface_hub\.constants\.(\w*(?:HOME|CACHE))$", lambda name: f"no_{name.lower()}"),
+    (r"^huggingface_hub\.constants\.(\w*(?:OFFLINE|DISABLE|ENABLE)\w*)$", lambda name: "OFFLINE" in name),
 ]
 #: Names that are replaced also where the package is installed, because using them needs files or a network.
 ALWAYS = re.compile(r"^torchvision\.datasets\.[A-Z]\w+$")

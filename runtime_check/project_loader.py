@@ -77,6 +77,21 @@ class ModuleProxy(types.ModuleType):
         return sorted(space.names()) if space is not None else []
 
 
+def variables(*of: Any) -> Any:
+    """The `vars` that code sees: of a module of the project every name, as if all of it had run."""
+    if not of:
+        return sys._getframe(1).f_locals
+    if not isinstance(of[0], ModuleProxy):
+        return vars(*of)
+    found: dict[str, Any] = {}
+    for name in dir(of[0]):
+        try:
+            found[name] = getattr(of[0], name)
+        except Exception:  # a name that cannot be had; its own statement says so when it is read
+            continue
+    return found
+
+
 class PartlyMissing(types.ModuleType):
     """An installed module that lacks some of the names a file imports from it."""
 

@@ -104,7 +104,7 @@ def repairs(context: Context) -> Iterator[Assignment]:
 def from_numbers(context: Context) -> Iterator[Assignment]:
     """Numbers in the text: one that is a size of an argument may have to become another one."""
     found = list(dict.fromkeys(int(item) for item in re.findall(r"(?<![\w.])\d{1,4}(?![\w.])", context.text)))
-    sizes = {size for _, spec in context.arguments.tensors() for size in spec.shape}
+    sizes = {size for _, spec in context.arguments.leaves() for size in spec.shape}
     for old in found:
         for new in found:
             if old in sizes and new not in (old, 0) and len(found) <= 12:

@@ -17,7 +17,7 @@ def resize(context: Context, old: int, new: int, rank: int = 0) -> Iterator[Assi
     if old == new or new <= 0 or new > 4096:
         return
     order = context.involved()
-    having = [(name, spec) for name, spec in context.arguments.tensors()
+    having = [(name, spec) for name, spec in context.arguments.leaves()
               if old in spec.shape and (not rank or len(spec.shape) == rank)]
     having.sort(key=lambda pair: order.index(pair[0]))
     untouched = context.untouched()
@@ -78,7 +78,7 @@ def matrices(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
 
 def flattened(context: Context, got: int, wanted: int) -> Iterator[Assignment]:
     """A product of sizes is off: images and sequences are scaled, then usual sizes tried."""
-    for name, spec in context.arguments.tensors():
+    for name, spec in context.arguments.leaves():
         if len(spec.shape) < 3:
             continue
         spatial = len(spec.shape) - 2 if len(spec.shape) > 3 else 1
@@ -96,20 +96,20 @@ def view_sizes(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     total = int(match[2])
     fixed = math.prod(size for size in sizes if size > 0)
     for size in sizes:
-        for name, spec in context.arguments.tensors():
+        for name, spec in context.arguments.leaves():
             if size > 0 and spec.shape and size not in spec.shape:
                 yield context.arguments.put(name, spec.resize((*spec.shape[:-1], size)))
                 if len(spec.shape) > 1:
                     yield context.arguments.put(name, spec.resize((spec.shape[0], size, *spec.shape[2:])))
     yield from flattened(context, total, fixed if -1 not in sizes else max(total // max(fixed, 1), 1) * fixed)
-    for name, spec in context.arguments.tensors():
+    for name, spec in context.arguments.leaves():
         if fixed > 0 and len(spec.shape) > 1:
             yield context.arguments.put(name, spec.resize((*spec.shape[:-1], fixed)))
 
 
 def grow(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """The input is too small for the kernels or pools: more pixels, more steps, a bigger batch."""
-    for name, spec in context.arguments.tensors():
+    for name, spec in context.arguments.leaves():
         if len(spec.shape) >= 4:
             for size in (128, 224, 256):
                 if size > spec.shape[-1]:
@@ -126,9 +126,9 @@ def exact_shape(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """The error states the shape that is wanted and the shape that there is."""
     shapes = [_shape(text) for text in re.findall(r"[\[(]([\d, ]*\d[\d, ]*)[\])]", context.text)]
     shapes = [shape for shape in shapes if shape]
-    present = {spec.shape for _, spec in context.arguments.tensors()}
+    present = {spec.shape for _, spec in context.arguments.leaves()}
     wanted = [shape for shape in shapes if shape not in present]
-    for name, spec in context.arguments.tensors():
+    for name, spec in context.arguments.leaves():
         if spec.shape in shapes:
             for shape in wanted:
                 yield context.arguments.put(name, spec.resize(shape))
@@ -146,7 +146,7 @@ def _shape(text: str) -> tuple[int, ...]:
 def normalized(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """A layer norm states its sizes."""
     wanted = _shape(match[1])
-    for name, spec in context.arguments.tensors():
+    for name, spec in context.arguments.leaves():
         if name in context.blamed() and len(spec.shape) >= len(wanted):
             yield context.arguments.put(name, spec.resize((*spec.shape[: -len(wanted)], *wanted)))
     got = _shape(match[2])
@@ -169,7 +169,7 @@ def with_rank(context: Context, wanted: int) -> Iterator[Assignment]:
     if not 0 < wanted <= 6:
         return
     blamed = context.blamed()
-    group = [(name, spec) for name, spec in context.arguments.tensors() if name in blamed]
+    group = [(name, spec) for name, spec in context.arguments.leaves() if name in blamed]
     for name, spec in group:
         for shape in reshaped(spec.shape, wanted):
             yield context.arguments.put(name, spec.resize(shape))
@@ -207,9 +207,8 @@ def unpacking(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """Too few or too many values: of a shape, or of a tuple that was passed."""
     wanted = int(match[1])
     blamed = context.blamed()
-    for name, spec in context.arguments.items:
-        if name not in blamed:
-            continue
+    for name in blamed:
+        spec = context.arguments.get(name)
         if isinstance(spec, Tensor):
             for shape in reshaped(spec.shape, wanted):
                 yield context.arguments.put(name, spec.resize(shape))
@@ -224,14 +223,14 @@ def unpacking(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
 
 def index_rank(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """An index and what it indexes have different ranks."""
-    ranks = {len(spec.shape) for _, spec in context.arguments.tensors()}
+    ranks = {len(spec.shape) for _, spec in context.arguments.leaves()}
     for wanted in sorted(ranks, reverse=True):
         yield from with_rank(context, wanted)
 
 
 def rank_by_one(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """A dimension that is not there was asked for: one more, two more, one less."""
-    for name, spec in context.arguments.tensors():
+    for name, spec in context.arguments.leaves():
         if name in context.blamed():
             for more in (1, 2, -1):
                 if len(spec.shape) + more > 0:

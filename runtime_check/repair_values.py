@@ -30,7 +30,7 @@ def to_kind(kind: str) -> Callable[[Context, re.Match[str]], Iterator[Assignment
     def rule(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
         order = context.involved()
         blamed = set(context.blamed())
-        pairs = [(name, spec) for name, spec in context.arguments.tensors() if spec.kind != kind]
+        pairs = [(name, spec) for name, spec in context.arguments.leaves() if spec.kind != kind]
         for name, spec in sorted(pairs, key=lambda pair: order.index(pair[0])):
             changed = replace(spec, kind=kind, dtype=None)
             yield context.arguments.put(name, changed)
@@ -44,7 +44,7 @@ def kinds_differ(context: Context, match: re.Match[str]) -> Iterator[Assignment]
     """Two operands have different kinds: whole numbers become real ones, or the other way."""
     yield from to_kind("float")(context, match)
     yield from to_kind("long")(context, match)
-    for name, spec in context.arguments.tensors():
+    for name, spec in context.arguments.leaves():
         for dtype in (torch.float64, torch.float16, torch.bfloat16):
             if str(dtype).rpartition(".")[2].lower() in context.text.lower() or dtype == torch.float64:
                 yield context.arguments.put(name, replace(spec, kind="float", dtype=dtype))
@@ -52,12 +52,12 @@ def kinds_differ(context: Context, match: re.Match[str]) -> Iterator[Assignment]
 
 def smaller_index(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """An index is too large: smaller values, shorter sequences."""
-    for name, spec in context.arguments.tensors():
+    for name, spec in context.arguments.leaves():
         if spec.kind == "long" and spec.high > 1:
             for high in (spec.high // 4, 2, 1):
                 if 0 < high < spec.high:
                     yield context.arguments.put(name, replace(spec, high=high))
-    for name, spec in context.arguments.tensors():
+    for name, spec in context.arguments.leaves():
         if len(spec.shape) > 1 and spec.shape[1] > 2:
             yield context.arguments.put(name, spec.resize((spec.shape[0], 2, *spec.shape[2:])))
 

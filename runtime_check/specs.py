@@ -154,6 +154,50 @@ class Table(Spec):
         return "{" + ", ".join(f"{name!r}: {item.label}" for name, item in self.items) + "}"
 
 
+class Attributes:
+    """An object with given attributes, which can also be had like the items of a dictionary."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.__dict__[name] = value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__dict__
+
+    def keys(self) -> Any:
+        return self.__dict__.keys()
+
+    def items(self) -> Any:
+        return self.__dict__.items()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.__dict__.get(name, default)
+
+    def clone(self) -> Attributes:
+        return copy.copy(self)
+
+
+@dataclass(frozen=True)
+class Record(Spec):
+    """An object with attributes: of a class that takes them as named arguments, else a plain one."""
+
+    items: tuple[tuple[str, Spec], ...]
+    kind: Callable[..., Any] = Attributes
+
+    def make(self) -> Any:
+        return self.kind(**{name: item.make() for name, item in self.items})
+
+    @property
+    def label(self) -> str:
+        name = "SimpleNamespace" if self.kind is Attributes else self.kind.__name__
+        return f"{name}({', '.join(f'{name}={item.label}' for name, item in self.items)})"
+
+
 class Omit(Spec):
     """Leave the argument out: its default is used."""
 
@@ -182,13 +226,20 @@ class Assignment:
     positional: frozenset[str] = frozenset()  # parameters that cannot be named
     spread: str = ""  # the `*args` parameter: its Seq is spread out
 
-    def get(self, name: str) -> Spec:
-        return dict(self.items).get(name, OMIT)
+    def get(self, path: str) -> Spec:
+        """The recipe of a parameter, or of a part of it: "states/0" is the first item of `states`."""
+        name, _, rest = path.partition("/")
+        found = dict(self.items).get(name, OMIT)
+        for part in rest.split("/") if rest else ():
+            found = dict(parts_of(found)).get(part, OMIT)
+        return found
 
-    def put(self, name: str, spec: Spec) -> Assignment:
+    def put(self, path: str, spec: Spec) -> Assignment:
         """With one recipe replaced or added."""
+        name, _, rest = path.partition("/")
         if any(item == name for item, _ in self.items):
-            return replace(self, items=tuple((item, spec if item == name else old) for item, old in self.items))
+            items = tuple((item, with_part(old, rest, spec) if item == name else old) for item, old in self.items)
+            return replace(self, items=items)
         return replace(self, items=(*self.items, (name, spec)))
 
     def make(self) -> tuple[list[Any], dict[str, Any]]:
@@ -222,8 +273,43 @@ class Assignment:
     @property
     def numbers(self) -> int:
         """How many numbers the tensors hold."""
-        return sum(math.prod(spec.shape) for _, spec in self.tensors())
+        return sum(math.prod(spec.shape) for _, spec in self.leaves())
 
     def tensors(self) -> list[tuple[str, Tensor]]:
         """Parameters whose recipe is a tensor."""
         return [(name, spec) for name, spec in self.items if isinstance(spec, Tensor)]
+
+    def leaves(self) -> list[tuple[str, Tensor]]:
+        """All tensors with their paths, also those in lists, tables and objects."""
+        found: list[tuple[str, Tensor]] = []
+        waiting = list(self.items)[::-1]
+        while waiting:
+            path, spec = waiting.pop()
+            if isinstance(spec, Tensor):
+                found.append((path, spec))
+            waiting += [(f"{path}/{part}", inner) for part, inner in parts_of(spec)][::-1]
+        return found
+
+
+def parts_of(spec: Spec) -> tuple[tuple[str, Spec], ...]:
+    """The recipes that a recipe is made of, by name or number."""
+    match spec:
+        case Seq(items=items):
+            return tuple((str(index), item) for index, item in enumerate(items))
+        case Table(items=named) | Record(items=named):
+            return named
+    return ()
+
+
+def with_part(whole: Spec, path: str, new: Spec) -> Spec:
+    """A recipe with one of its parts replaced; itself replaced if the path is empty."""
+    if not path:
+        return new
+    first, _, rest = path.partition("/")
+    parts = tuple((name, with_part(old, rest, new) if name == first else old) for name, old in parts_of(whole))
+    match whole:
+        case Seq():
+            return replace(whole, items=tuple(item for _, item in parts))
+        case Table() | Record():
+            return replace(whole, items=parts)
+    return whole

@@ -384,3 +384,14 @@ def test_a_name_comes_from_the_star_import_that_has_it(tmp_path: Path) -> None:
     space = Namespace((package / "net.py").read_text(), str(package / "net.py"))
     assert space.resolve("add_pool")() == "pooled"  # type: ignore[operator]
     assert space.resolve("old_pool")() == "pooled"  # type: ignore[operator]
+
+
+def test_all_names_of_a_project_module_can_be_looked_through(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "kinds.py").write_text("class Mean: ...\nclass Sum: ...\nBROKEN = absent\n")
+    text = "import pkg.kinds as kinds\ndef found(here):\n    return {**vars(kinds), **vars()}\n"
+    path = tmp_path / "pkg" / "use.py"
+    path.write_text(text)
+    names = Namespace(text, str(path)).get("found")(1)
+    assert {"Mean", "Sum", "here"} <= names.keys()

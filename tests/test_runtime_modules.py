@@ -47,3 +47,39 @@ def test_spaces_stand_in_for_those_of_a_package_that_is_missing() -> None:
             def forward(self, x):
                 return self.net(x)
     """, "Policy")
+
+
+def test_annotations_of_structures_are_followed() -> None:
+    item = built("""
+        import torch
+        from torch import nn
+
+        class Parts(nn.Module):
+            def __init__(self, width: int):
+                super().__init__()
+                self.a, self.b = nn.Linear(width, 4), nn.Linear(2 * width, 4)
+
+            def forward(self, pair: tuple[torch.Tensor, torch.Tensor], extra: dict[str, torch.Tensor],
+                        dtype: torch.dtype, sizes: list[tuple[int, int]]):
+                first, second = pair
+                (height, _), *rest = sizes
+                total = sum(extra.values())
+                return (self.a(first) + self.b(second)).to(dtype) + height * total.mean()
+    """, "Parts")
+    assert "dtype=torch.float32" in item.label
+
+
+def test_an_object_gets_the_tensors_that_are_read_of_it() -> None:
+    built("""
+        from torch import nn
+
+        class Layer(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.node, self.edge = nn.Linear(width, width), nn.Linear(16, width)
+
+            def forward(self, data):
+                x, (source, target) = self.node(data.x), data.edge_index
+                data.x = x.index_add(0, target, x[source] + self.edge(data.edge_attr))
+                return data
+    """, "Layer")
