@@ -16,6 +16,7 @@ from torchlint.claims import NoEffect
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.reorder import reorder
+from torchlint.fixes.scaled import clip_before_scaled_step
 from torchlint.model import Event, FileModel, Flow, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -152,6 +153,39 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch.nn.utils import clip_grad_norm_
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+        for x in torch.ones(3, 4, 3):
+            optimizer.zero_grad()
+            loss = model(x).mul(100).pow(2).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            clip_grad_norm_(model.parameters(), max_norm=1.0)  #!
+        """,
+        good="""
+        import torch
+        from torch.nn.utils import clip_grad_norm_
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+        for x in torch.ones(3, 4, 3):
+            optimizer.zero_grad()
+            loss = model(x).mul(100).pow(2).mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(model.parameters(), max_norm=1.0)
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -278,8 +312,12 @@ def stepped_again(flow: Flow, clip: Event, step: Event) -> bool:
 def clip_earlier(model: FileModel, flow: Flow, clip: Event, step: Event) -> Repair | None:
     """Move the clip before the step, but not before a backward; a scaled one must be unscaled as well."""
     places = training.meeting(model, clip, step)
-    scaled = any(event.via.known for event in stepped_before(flow, clip))
-    if places is None or scaled or places[0] is not training.place_of(model, clip):
-        return None
+    steps = stepped_before(flow, clip)
     backwards = [node for event in flow.of("backward") for node in (event.node, event.inner) if node is not None]
+    if any(event.via.known for event in steps):
+        before = [event for event in flow.of("backward") if flow.events.index(event) < flow.events.index(step)]
+        moved = clip_before_scaled_step(model, flow, clip, before[-1], step, backwards) if len(steps) == 1 else ()
+        return edits.repair("Unscale and clip before the step", moved)
+    if places is None or places[0] is not training.place_of(model, clip):
+        return None
     return edits.repair("Clip before the step", reorder(model, places[0], before=places[1], never=backwards))

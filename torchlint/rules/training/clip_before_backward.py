@@ -14,6 +14,7 @@ from torchlint.claims import NoEffect
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.reorder import reorder
+from torchlint.fixes.scaled import clip_before_scaled_step
 from torchlint.model import Event, FileModel, Flow, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -138,7 +139,6 @@ EXAMPLES = [
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
         train(net, torch.optim.SGD(net.parameters(), lr=0.1), scaler, torch.ones(3, 2, 3), 1.0)
         """,
-        fixed=False,
     ),
 ]
 
@@ -265,7 +265,11 @@ def nothing_yet(flow: Flow, clip: Event, backward: Event, step: Event) -> bool:
 def clip_later(model: FileModel, flow: Flow, clip: Event, backward: Event, step: Event) -> Repair | None:
     """Move the clip behind the backward, but not behind a step; a scaled one must be unscaled as well."""
     places = training.meeting(model, clip, backward)
-    if places is None or step.via.known or places[0] is not training.place_of(model, clip):
-        return None
     steps = [node for event in flow.of("step") for node in (event.node, event.inner) if node is not None]
+    if step.via.known:
+        others = [node for node in steps if node not in (step.node, step.inner)]
+        moved = clip_before_scaled_step(model, flow, clip, backward, step, others)
+        return edits.repair("Unscale and clip after backward", moved)
+    if places is None or places[0] is not training.place_of(model, clip):
+        return None
     return edits.repair("Clip after backward", reorder(model, places[0], after=places[1], never=steps))
