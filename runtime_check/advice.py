@@ -80,9 +80,13 @@ def detached(value: ast.expr) -> ast.expr:
     return ast.Call(ast.Attribute(value, "detach", ast.Load()), [], [])
 
 
-def detach_store(node: ast.stmt, place: Place) -> ast.stmt | None:
-    """Advice of the rules about kept graphs: what is stored is detached first."""
+def detach_store(node: ast.stmt, place: Place) -> ast.stmt | list[ast.stmt] | None:
+    """Advice of the rules about kept graphs: what is stored is detached first, or at once if it comes with others."""
     match node:
+        case ast.Assign(targets=[ast.Tuple(elts=elts)]):
+            cut = "lambda v: v.detach() if hasattr(v, 'detach') else type(v)(part.detach() for part in v)"
+            kept = [ast.unparse(elt) for elt in elts if isinstance(elt, ast.Attribute)]
+            return [node, *(ast.parse(f"{text} = ({cut})({text})").body[0] for text in kept)]
         case ast.AugAssign() | ast.Assign() | ast.AnnAssign(value=ast.expr()):
             node.value = detached(node.value)  # type: ignore[arg-type]
             return node
@@ -164,7 +168,8 @@ def evaluating(node: ast.stmt, place: Place) -> ast.stmt | list[ast.stmt] | None
 
 
 def copies(node: ast.stmt, place: Place) -> ast.stmt | None:
-    """Advice of shared-module-by-multiplication: `[layer] * n` becomes n copies of the layer."""
+    """Advice of shared-module-by-multiplication: `[layer] * n`, or a loop over it, becomes n copies of the layer."""
+    copy = ast.parse("__import__('copy').deepcopy", mode="eval").body
 
     class Multiplied(ast.NodeTransformer):
         changed = False
@@ -174,11 +179,26 @@ def copies(node: ast.stmt, place: Place) -> ast.stmt | None:
             match product:
                 case ast.BinOp(left=ast.List(elts=[item]), op=ast.Mult(), right=count):
                     self.changed = True
-                    copy = ast.parse("__import__('copy').deepcopy", mode="eval").body
                     times = ast.Call(ast.Name("range", ast.Load()), [count], [])
                     loop = ast.comprehension(ast.Name("_", ast.Store()), times, [], 0)
                     return ast.ListComp(ast.Call(copy, [item], []), [loop])
             return product
+
+        def repeated(self, loop: ast.ListComp | ast.GeneratorExp) -> ast.AST:
+            self.generic_visit(loop)
+            targets = [part for clause in loop.generators for part in ast.walk(clause.target)]
+            bound = {part.id for part in targets if isinstance(part, ast.Name)}
+            used = {part.id for part in ast.walk(loop.elt) if isinstance(part, ast.Name)}
+            if isinstance(loop.elt, (ast.Name, ast.Attribute)) and not used & bound:
+                self.changed = True
+                loop.elt = ast.Call(copy, [loop.elt], [])
+            return loop
+
+        def visit_ListComp(self, loop: ast.ListComp) -> ast.AST:
+            return self.repeated(loop)
+
+        def visit_GeneratorExp(self, loop: ast.GeneratorExp) -> ast.AST:
+            return self.repeated(loop)
 
     multiplied = Multiplied()
     new: ast.stmt = multiplied.visit(node)

@@ -26,6 +26,7 @@ CHAIN = 3  # how many calls up an argument is followed
 PER_LEVEL = 4  # call sites tried at each level
 FORMS = 4  # forms of made-up data tried in scripts
 ITEMS = 64  # values taken from a generator that the target returns
+AGAIN = 9  # calls that a repeated drive makes
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Drive:
     run: Callable[[], object]
     kind: str = "call"  # "hint", "call", "caller", "script" or "made"
     prepare: Callable[[], Arguments] | None = None  # the arguments alone, without calling the target
+    again: Callable[[], object] | None = None  # the same call several times, on one and the same object
 
 
 def on_device(action: Callable[[], Any], device: str) -> Callable[[], Any]:
@@ -106,7 +108,21 @@ class Driver:
         for site in self._ranked(self.graph.sites(qualname)):
             for label, action in self.at_site(site):
                 prepare = next((item for _, item in self.at_site(site, only_arguments=True)), None)
-                yield Drive(label, self.fresh(action), "call", self.prepared(prepare))
+                again = None if prepare is None else self.fresh(partial(self._repeat, qualname, prepare))
+                yield Drive(label, self.fresh(action), "call", self.prepared(prepare), again)
+
+    def _repeat(self, qualname: str, prepare: Callable[[], object]) -> None:
+        """The call that `prepare` leads to, several times."""
+        given = prepare()
+        assert isinstance(given, Arguments)
+        name = qualname.rpartition(".")[2]
+        function: Any = given.receiver
+        if function is None:
+            function = self.space.resolve(qualname)
+        elif name not in ("forward", "__call__"):
+            function = getattr(function, name)
+        for _ in range(AGAIN):
+            function(*given.args, **given.kwargs)
 
     def prepared(self, action: Callable[[], object] | None) -> Callable[[], Arguments] | None:
         """The arguments of a call alone, made afresh."""

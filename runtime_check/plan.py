@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from runtime_check import sandbox
 from runtime_check.advice import advised
-from torchlint.claims import Claim, Raises
+from torchlint.claims import Claim, GraphGrows, Raises
 from torchlint.files import Source
 from torchlint.findings import Edit, Finding, Fix, Safety
 from torchlint.fixes.imports import import_edits
@@ -208,7 +208,7 @@ def from_finding(
     """
     flagged = statement_lines(text, finding.span.line)
     flagged = replace(flagged, part=skippable(text, finding.span.line, finding.span.column))
-    corrected, correction = correct(finding, text, flagged, others, together=isinstance(claim, Raises))
+    corrected, correction = correct(finding, text, flagged, others, together=isinstance(claim, (Raises, GraphGrows)))
     return Case(
         key,
         path or finding.path,

@@ -13,7 +13,6 @@ import math
 import os
 import re
 import sys
-import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
-from runtime_check import trace
+from runtime_check import clock, trace
 from runtime_check.evidence import Outcome, Verdict, cannot_tell, not_reached
 from runtime_check.plan import MANY, Case, Lines, mapped, with_steps
 from runtime_check.sandbox import Guard, shorten
@@ -31,6 +30,7 @@ ABOUT_CALLS = {"Anomaly", "NoGradient", "OutputsDiffer", "WaitsEveryStep", "Warn
 #: Claims of which an exception in the flagged line says something.
 RAISING = {"Raises", "ExecutesCode"}
 WHOLE = "the program as a whole"
+REPEATED = ", several times on one object"
 SHARE = 0.85  # of the case's time: the rest is for starting, judging and reporting
 REACH = 0.2  # of the case's time that a run may take to come to a watched statement
 LONGEST_RUN = 0.4  # of the remaining time that one run may take
@@ -45,11 +45,19 @@ class Way:
     run: Callable[[], object]
     kind: str = "call"  # as the file does it, or "made": with arguments that were made up
     line: int | None = None  # the line that was to be reached, where that is not a flagged one
+    again: Callable[[], object] | None = None  # the same call several times, on one and the same object
 
     @property
     def made_up(self) -> bool:
         """Whether the arguments are guesses, so that an exception may be their fault."""
         return self.kind == "made"
+
+    @property
+    def repeated(self) -> Way | None:
+        """The same call several times over, for what shows in later calls alone."""
+        if self.again is None:
+            return None
+        return replace(self, label=f"{self.label}{REPEATED}", run=self.again, again=None)
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,7 @@ class Bench:
     def __init__(self, case: Case, guard: Guard) -> None:
         self.case, self.guard = case, guard
         self.process = os.getpid()
-        self.started = time.monotonic()
+        self.started = clock.now()
         self.end = self.started + SHARE * case.seconds
         self.flagged = self.program(case.text, case.path, case.flagged)
         self.corrected = None if case.corrected is None else self.program(case.corrected, case.path, case.mended)
@@ -159,7 +167,7 @@ class Bench:
     @property
     def left(self) -> float:
         """Seconds left for further runs."""
-        return self.end - time.monotonic()
+        return self.end - clock.now()
 
     # -- ways ------------------------------------------------------------------------------------
 
@@ -214,7 +222,7 @@ class Bench:
             for drive in found:
                 if self.left <= 0:
                     return
-                yield Way(drive.label, drive.run, drive.kind)
+                yield Way(drive.label, drive.run, drive.kind, again=drive.again)
         except Exception as error:
             self.note(f"line {line} could not be driven ({type(error).__name__}: {shorten(error)})")
 
@@ -222,12 +230,12 @@ class Bench:
         """The way of running the corrected program that corresponds to one of the flagged program."""
         if self.corrected is None:
             return None
-        label = self.translated(way.label)
+        label = self.translated(way.label.removesuffix(REPEATED))
         line = None if way.line is None else self.moved(way.line)
         spare: Way | None = None
         for other in self.ways(self.corrected, line):
             if other.label == label:
-                return other
+                return other.repeated if way.label.endswith(REPEATED) else other
             if spare is None and other.made_up and way.made_up:
                 spare = other
         return spare
@@ -293,7 +301,7 @@ class Bench:
             parts=parts,
             returned=returned,
         )
-        started, refused = time.monotonic(), len(self.guard.stopped)
+        started, refused = clock.now(), len(self.guard.stopped)
         with ExitStack() as stack:
             if fresh:
                 stack.enter_context(trace.pristine(self.case.seed))
@@ -318,7 +326,7 @@ class Bench:
             run.output, run.warnings = seen.output.getvalue(), list(seen.warnings)
         if lines.fault is not None:
             raise lines.fault
-        run.hits, run.raised, run.seconds = sum(lines.hits), lines.raised, time.monotonic() - started
+        run.hits, run.raised, run.seconds = sum(lines.hits), lines.raised, clock.now() - started
         if len(self.guard.stopped) > refused and not isinstance(run.error, trace.Enough):
             run.stopped = self.guard.stopped[-1]
         return run

@@ -163,6 +163,8 @@ def judge_growth(bench: Bench, way: Way) -> Outcome | None:
     if not bad.run.reached:
         bench.note(bad.run.trouble)
         return None
+    if bad.last < LEAST and bad.run.error is None and way.repeated is not None:
+        return judge_growth(bench, way.repeated)
     if isinstance(bad.run.error, RuntimeError) and FREED in str(bad.run.error):
         return judge_freed(bench, bad, counterpart(bench, way))
     if bad.last < LEAST:

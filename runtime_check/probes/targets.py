@@ -16,10 +16,17 @@ def stores(text: str, spot: Lines) -> list[ast.expr]:
                 case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
                     return [base(target)]
                 case ast.Assign(targets=targets):
-                    return [base(target) for target in targets]
+                    return [base(part) for target in targets for part in parts(target)]
                 case ast.Expr(value=ast.Call(func=ast.Attribute(value=receiver))):
                     return [base(receiver)]
     return []
+
+
+def parts(target: ast.expr) -> list[ast.expr]:
+    """The targets in a tuple, however deep, or the target itself."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return [part for inner in target.elts for part in parts(inner)]
+    return [target]
 
 
 def base(target: ast.expr) -> ast.expr:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from torchlint.claims import GraphGrows
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
-from torchlint.model import ClassInfo, FileModel, FunctionInfo, Grad, Value
+from torchlint.model import ClassInfo, FileModel, FunctionInfo, Grad, Kind, Value
 from torchlint.model.evaluate import path_of
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -161,8 +161,8 @@ EXAMPLES = [
             def forward(self, x):
                 if self.state is None:
                     self.state = torch.zeros(1, 1, 3), torch.zeros(1, 1, 3)
-                out, state = self.rnn(x, self.state)
-                self.state = tuple(part.detach() for part in state)
+                out, self.state = self.rnn(x, self.state)
+                self.state = tuple(part.detach() for part in self.state)
                 return out
 
 
@@ -170,7 +170,6 @@ EXAMPLES = [
         for _ in range(STEPS):
             net(torch.ones(1, 1, 2))
         """,
-        fixed=False,
     ),
 ]
 
@@ -279,7 +278,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             if builds_on(model, assign, target, info) and not cut(model, path_of(target)) and not cut_later(
                     model, assign, info, target.attr):
                 yield Hit(assign, f"`{path_of(target)}` takes every earlier call's graph along; detach what it keeps",
-                          detached(model, assign), confidence=value.sure)
+                          detached(model, assign, target, value), confidence=value.sure)
 
 
 def stored(model: FileModel, assign: ast.Assign | ast.AugAssign) -> Iterator[tuple[ast.Attribute, Value]]:
@@ -293,11 +292,18 @@ def stored(model: FileModel, assign: ast.Assign | ast.AugAssign) -> Iterator[tup
                         if isinstance(elt, ast.Attribute))
 
 
-def detached(model: FileModel, assign: ast.Assign | ast.AugAssign) -> Repair | None:
-    """Detach the tensor that is kept; a state that comes out of a call with other results takes a line of its own."""
-    if isinstance(assign, ast.Assign) and not isinstance(assign.targets[0], ast.Attribute):
-        return None
-    return edits.repair("Detach what is kept", edits.append_method_call(model, assign.value, ".detach()"))
+def detached(model: FileModel, assign: ast.Assign | ast.AugAssign, target: ast.Attribute, kept: Value) -> Repair | None:
+    """Detach what is kept: in the assignment, or behind it if the statement assigns other results as well."""
+    title, path = "Detach what is kept", path_of(target)
+    if isinstance(assign, ast.AugAssign) or assign.targets[0] is target:
+        made = edits.append_method_call(model, assign.value, ".detach()") if kept.is_tensor else ()
+        return edits.repair(title, made)
+    if kept.is_tensor:
+        return edits.repair(title, edits.insert_after(model, assign, f"{path} = {path}.detach()"))
+    if kept.kind is Kind.TUPLE and all(part.is_tensor for part in kept.parts()):
+        text = f"{path} = tuple(part.detach() for part in {path})"
+        return edits.repair(title, edits.insert_after(model, assign, text))
+    return None
 
 
 def updates(info: FunctionInfo, target: ast.Attribute) -> bool:
