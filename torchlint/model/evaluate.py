@@ -395,7 +395,8 @@ def augmented(run: Run, node: ast.AugAssign) -> None:
         after = tensors.result(run, node, (before, value), name=after.name).but(ident=before.ident, role=before.role)
         after = tensors.viewing(after, before)
     path = path_of(node.target)
-    run.event("accumulate", node, before, value=value, path=path)
+    holder = node.target.value if isinstance(node.target, ast.Subscript) else node.target  # of `sums[name] += loss`
+    run.event("accumulate", node, before, value=value, path=path or path_of(holder))
     if before.kind in (Kind.LIST, Kind.SET):
         calls.put(run, node.target, before, value.item if value.item is not None else UNKNOWN)
         run.event("store", node, before, value=value.item or UNKNOWN, path=path, name="__iadd__")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchlint.findings import Confidence
 from torchlint.model import calls, tensors
 from torchlint.model.contexts import literal_bool
-from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_all
+from torchlint.model.values import NONE, NUMBER, OPTIMIZERS, STRING, UNKNOWN, Grad, Kind, Value, join_all
 
 if TYPE_CHECKING:
     from torchlint.model.interp import Run
@@ -205,7 +205,9 @@ def parent(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Key
 
 
 def get_attribute(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:
-    """`getattr(x, "name")` with a literal name."""
+    """`getattr(x, "data")`, and `getattr(torch.optim, name)`: an optimizer whatever the name is."""
+    if args and args[0].kind is Kind.NAMESPACE and args[0].name == OPTIMIZERS:
+        return Value(Kind.CLASS, name=f"{OPTIMIZERS}.Optimizer", sure=Confidence.LIKELY)
     if len(args) >= 2 and args[1].const == "data" and args[0].is_tensor:
         return args[0].but(
             grad=Grad.NO,

@@ -208,7 +208,7 @@ def join(left: Value, right: Value) -> Value:
     return Value(
         kind=left.kind,
         sure=min(left.sure, right.sure),
-        name=left.name if left.name == right.name else "",
+        name=left.name if left.name == right.name else _common_base(left, right),
         ident=left.ident if left.ident == right.ident else None,
         grad=left.grad if left.grad is right.grad else Grad.UNKNOWN,
         role=left.role if left.role == right.role else "",
@@ -228,6 +228,15 @@ def join(left: Value, right: Value) -> Value:
         optional=left.optional or right.optional,
         facts=left.facts & right.facts,
     )
+
+
+OPTIMIZERS = "torch.optim"
+
+
+def _common_base(left: Value, right: Value) -> str:
+    """What two optimizer classes of torch have in common, of which a program takes one by name; "" for others."""
+    both = left.kind is Kind.CLASS and all(name.rpartition(".")[0] == OPTIMIZERS for name in (left.name, right.name))
+    return f"{OPTIMIZERS}.Optimizer" if both else ""
 
 
 def join_elements(

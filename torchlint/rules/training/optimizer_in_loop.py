@@ -249,8 +249,8 @@ def remade_schedulers(model: FileModel, flow: Flow) -> Iterator[tuple[Event, str
 
 def has_state(model: FileModel, made: Event) -> bool:
     """Whether the class keeps state between steps: SGD only with momentum."""
-    if not made.name.startswith("torch.optim."):
-        return False
+    if not made.name.startswith("torch.optim.") or made.name == "torch.optim.Optimizer":
+        return False  # which class it is, is chosen when the program runs
     if made.name != "torch.optim.SGD":
         return True
     match made.inner:
