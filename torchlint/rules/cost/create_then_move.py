@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from torchlint.claims import Equivalent
 from torchlint.findings import Safety, Severity
-from torchlint.fixes.factory import factory_device
+from torchlint.fixes.factory import factory_device, is_idle
 from torchlint.model import FileModel
 from torchlint.rule import Example, Hit, Meta
 
@@ -101,6 +101,8 @@ def check(model: FileModel) -> Iterator[Hit]:
         if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
             if any(k.arg == "requires_grad" for k in call.func.value.keywords):
                 continue  # the result is no leaf then: another fault, and another program afterwards
+            if is_idle(model, call.func.value, call) and not isinstance(model.parent(call), ast.Attribute):
+                continue  # nothing is made anew
             fix = factory_device(model, call)
             if fix is not None:
                 wanted = "`device=`" if call.func.attr in ("to", "cuda") else "`dtype=`"

@@ -63,6 +63,46 @@ EXAMPLES = [
         print(time.perf_counter() - start)
         """,
     ),
+    Example(
+        bad="""
+        import time
+        import torch
+
+
+        def measure(model, batch):
+            begin = time.time()
+            for _ in range(10):
+                model(batch)
+            end = time.time()
+            return (end - begin) / 10  #!
+
+
+        net = torch.nn.Linear(3, 1)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        print(measure(net.to(device), torch.ones(2, 3, device=device)))
+        """,
+        good="""
+        import time
+        import torch
+
+
+        def measure(model, batch):
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            begin = time.time()
+            for _ in range(10):
+                model(batch)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            end = time.time()
+            return (end - begin) / 10
+
+
+        net = torch.nn.Linear(3, 1)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        print(measure(net.to(device), torch.ones(2, 3, device=device)))
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -107,6 +147,18 @@ CLEAN = [
     model(torch.ones(2, 3))
     print(time.time() - start)
     """,
+    """
+    import time
+    import torch
+
+    net = torch.nn.Linear(3, 1)
+    net.to("cuda" if torch.cuda.is_available() else "cpu")
+    begin = time.time()
+    value = net(torch.ones(2, 3, device=net.weight.device)).sum().item()
+    end = time.time()
+    net(torch.ones(2, 3, device=net.weight.device))
+    print(end - begin, value)
+    """,
 ]
 
 
@@ -115,11 +167,13 @@ def check(model: FileModel) -> Iterator[Hit]:
     if not mentions_device(model):
         return
     for node in model.nodes(ast.BinOp):
-        start = reading_before(model, node) if isinstance(node.op, ast.Sub) else None
-        if start is not None and works_unwaited(model, model.flow(model.owner(node)), start, node):
+        if not isinstance(node.op, ast.Sub):
+            continue
+        start, end = reading(model, node, node.right), reading(model, node, node.left)
+        if isinstance(start, ast.Assign) and end is not None and works_unwaited(model, start, end):
             yield Hit(
                 node, "the clock is read before the device has finished; call `synchronize()` first",
-                wait_first(model, start, node), confidence=Confidence.LIKELY)
+                wait_first(model, start, end), confidence=Confidence.LIKELY)
 
 
 def is_clock(model: FileModel, expr: ast.expr) -> bool:
@@ -127,21 +181,24 @@ def is_clock(model: FileModel, expr: ast.expr) -> bool:
     return isinstance(expr, ast.Call) and model.name_of(expr.func) in CLOCKS
 
 
-def reading_before(model: FileModel, node: ast.BinOp) -> ast.Assign | None:
-    """The statement that read the clock at the start of the timed part."""
-    if not is_clock(model, node.left) or not isinstance(node.right, ast.Name):
+def reading(model: FileModel, node: ast.BinOp, side: ast.expr) -> ast.Assign | ast.Call | None:
+    """Where the clock was read for a side of a difference: there, or in the last statement that bound its name."""
+    if isinstance(side, ast.Call) and is_clock(model, side):
+        return side
+    if not isinstance(side, ast.Name):
         return None
     found = None
     for assign in model.nodes(ast.Assign):
         match assign:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == node.right.id:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == side.id:
                 if model.owner(assign) is model.owner(node) and model.position(assign) < model.position(node):
                     found = assign if is_clock(model, value) else None
     return found
 
 
-def works_unwaited(model: FileModel, flow: Flow, start: ast.stmt, end: ast.AST) -> bool:
+def works_unwaited(model: FileModel, start: ast.stmt, end: ast.AST) -> bool:
     """Whether a model works between two places and nothing waits for it afterwards."""
+    flow = model.flow(model.owner(end))
     working = False
     low, high = model.position(start), model.position(end)
     if waits_every_time(model, flow, start, end):

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from torchlint.claims import NoGradient
 from torchlint.findings import Confidence, Severity
 from torchlint.model import Event, FileModel, Grad
+from torchlint.model.evaluate import path_of
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL206", "loss-detached", Severity.ERROR, triggers=("backward", "requires_grad"))
@@ -72,6 +73,37 @@ EXAMPLES = [
         step(nn.Linear(2, 1), torch.ones(1, 2))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+
+        net = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for batches in torch.randn(3, 2, 4, 3):
+            losses = []
+            for x in batches:
+                losses.append(net(x).pow(2).mean().item())
+            loss = torch.tensor(losses, requires_grad=True).mean()  #!
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+        good="""
+        import torch
+
+        net = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for batches in torch.randn(3, 2, 4, 3):
+            losses = []
+            for x in batches:
+                losses.append(net(x).pow(2).mean())
+            loss = torch.stack(losses).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -103,7 +135,8 @@ def check(model: FileModel) -> Iterator[Hit]:
     """Backward targets without a graph that come from a value with one; tensors of losses made into leaves."""
     seen: set[ast.AST] = set()
     for call in model.nodes(ast.Call):
-        if model.name_of(call.func) == "torch.tensor" and makes_leaf(call) and cuts(model, call):
+        if model.name_of(call.func) == "torch.tensor" and makes_leaf(call) and (
+                cuts(model, call) or collected(model, call.args)):
             seen.add(call)
             single = bool(call.args) and model.value(call.args[0]).is_tensor
             yield Hit(call, SINGLE if single else SEVERAL)
@@ -122,6 +155,17 @@ def makes_leaf(call: ast.Call) -> bool:
     """`requires_grad=True`."""
     return any(k.arg == "requires_grad" and isinstance(k.value, ast.Constant) and k.value.value is True
                for k in call.keywords)
+
+
+def collected(model: FileModel, args: list[ast.expr]) -> bool:
+    """Whether the data is a list into which numbers of attached tensors are put."""
+    match args:
+        case [ast.Name(id=name) as data, *_]:
+            return any(
+                cuts(model, call.args[0]) for call in model.calls_named("append")
+                if isinstance(call.func, ast.Attribute) and path_of(call.func.value) == name and len(call.args) == 1
+                and model.owner(call) is model.owner(data))
+    return False
 
 
 def has_no_graph(event: Event) -> bool:

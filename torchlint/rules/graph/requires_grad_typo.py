@@ -17,8 +17,9 @@ from torchlint.fixes import edits
 from torchlint.model import FileModel, Kind
 from torchlint.rule import Example, Hit, Meta
 
+SWAPPED = ("gard", "grda", "rgad")  # two letters of "grad" changed places
 META = Meta("TL208", "requires-grad-typo", Severity.ERROR, fix=Safety.SAFE, aliases=("TOR002",),
-            triggers=("grad", "Grad"))
+            triggers=("grad", "Grad", *SWAPPED))
 CLAIM = NoEffect()
 
 EXAMPLES = [
@@ -72,6 +73,20 @@ EXAMPLES = [
         Tune()
         """,
     ),
+    Example(
+        bad="""
+        import torch
+
+        weight, bias = torch.zeros(3), torch.zeros(3)
+        weight.requires_gard = bias.Requires_Grad = True  #! #!
+        """,
+        good="""
+        import torch
+
+        weight, bias = torch.zeros(3), torch.zeros(3)
+        weight.requires_grad = bias.requires_grad = True
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -113,8 +128,10 @@ def check(model: FileModel) -> Iterator[Hit]:
 
 def misspelled(name: str) -> bool:
     """Whether a name looks like `requires_grad`, but is another."""
-    if name == "requires_grad" or "grad" not in name.lower() or name.startswith("_") or name.endswith("_"):
+    if name == "requires_grad" or name.startswith("_") or name.endswith("_"):
         return False  # a private name is a class's own flag
+    if not any(word in name.lower() for word in ("grad", *SWAPPED)):
+        return False
     return difflib.SequenceMatcher(None, name.lower(), "requires_grad").ratio() >= 0.88 or (
         name.lower() in {"requires_gradient", "require_gradient", "requiregrad", "required_gradient"})
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from torchlint.claims import NotRegistered
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
-from torchlint.fixes.factory import Absorbed, absorbed
+from torchlint.fixes.factory import Absorbed, absorbed, is_idle
 from torchlint.fixes.layout import layout
 from torchlint.model import FileModel
 from torchlint.rule import Example, Hit, Meta, Repair
@@ -25,7 +25,6 @@ CLAIM = NotRegistered()
 CONVERSIONS = ("to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "type_as", "to_dense", "clone",
                "contiguous", "t", "transpose", "view", "reshape", "unsqueeze", "expand", "squeeze", "mul", "div", "add")
 KEEPING = ("requires_grad_", "share_memory_", "detach_", "normal_", "uniform_", "zero_", "fill_", "retain_grad")
-DEFAULT = ("zeros", "ones", "empty", "eye", "rand", "randn")  # on the CPU, of 32 bits, if nothing else is said
 
 EXAMPLES = [
     Example(
@@ -218,18 +217,8 @@ def renamed(model: FileModel, expr: ast.expr, name: str) -> tuple[ast.Call | Non
 
 
 def idle(model: FileModel, made: ast.Call, call: ast.Call) -> bool:
-    """Whether a conversion gives the Parameter itself: a factory without arguments for it made it so."""
-    match made.args, call:
-        case [ast.Call() as data, *_], ast.Call(func=ast.Attribute(attr=name), args=args, keywords=[]):
-            if model.name_of(data.func) not in {f"torch.{one}" for one in DEFAULT}:
-                return False
-            given = {keyword.arg for keyword in data.keywords}
-            match name, args:
-                case ("cpu", []) | ("to", [ast.Constant(value="cpu")]):
-                    return not given & {"device", None} and not model.calls_named("set_default_device")
-                case ("float", []):
-                    return not given & {"dtype", None} and not model.calls_named("set_default_dtype")
-    return False
+    """Whether a conversion gives the Parameter itself."""
+    return bool(made.args) and isinstance(made.args[0], ast.Call) and is_idle(model, made.args[0], call)
 
 
 def move_inside(model: FileModel, expr: ast.expr, made: ast.Call) -> Repair | None:

@@ -127,6 +127,72 @@ EXAMPLES = [
             print(validate(net, batches))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU())
+                self.drop = nn.Dropout(0.2)
+                self.head = nn.Linear(4, 2)
+
+            def forward(self, x):
+                return self.head(self.drop(self.body(x)))
+
+
+        def main():
+            net = Net()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            x, labels = torch.randn(8, 4), torch.tensor([0, 1] * 4)
+            for epoch in range(2):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(net(x), labels).backward()
+                optimizer.step()
+                with torch.no_grad():
+                    right = (net(x).argmax(1) == labels).sum()  #!
+                print(epoch, right.item())
+
+
+        main()
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU())
+                self.drop = nn.Dropout(0.2)
+                self.head = nn.Linear(4, 2)
+
+            def forward(self, x):
+                return self.head(self.drop(self.body(x)))
+
+
+        def main():
+            net = Net()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            x, labels = torch.randn(8, 4), torch.tensor([0, 1] * 4)
+            for epoch in range(2):
+                net.train()
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(net(x), labels).backward()
+                optimizer.step()
+                net.eval()
+                with torch.no_grad():
+                    right = (net(x).argmax(1) == labels).sum()
+                print(epoch, right.item())
+
+
+        main()
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -189,7 +255,7 @@ def check(model: FileModel) -> Iterator[Hit]:
     seen = set()
     for owner, flow in training.bodies(model):
         for event in flow.of("call"):
-            if event.grad is not False or not switches(event.target) or event.depth > 1:
+            if event.grad is not False or not switches(event.target) or event.depth > 1 or inner(model, event):
                 continue
             cause = training_mode(model, owner, flow, event)
             if cause is not None and cause not in seen and used(model, training.place_of(model, event)):
@@ -220,6 +286,12 @@ def training_mode(model: FileModel, owner: ast.AST, flow: Flow, call: Event) -> 
         e.what in ("eval", "set_mode") for e in flow.events
     ) and not model.calls_named("eval")
     return training.place_of(model, call) if whole and trained else None
+
+
+def inner(model: FileModel, event: Event) -> bool:
+    """Whether a layer is called by the forward of a module, whose own call is looked at instead."""
+    function = model.function(training.place_of(model, event)) if event.depth else None
+    return function is not None and function.name == "forward" and function.cls is not None and function.cls.is_module
 
 
 def used(model: FileModel, call: ast.AST) -> bool:

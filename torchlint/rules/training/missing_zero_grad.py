@@ -17,7 +17,7 @@ from torchlint.claims import GradientsAccumulate
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.expressions import source_of
-from torchlint.model import Event, FileModel, Flow, training
+from torchlint.model import Event, FileModel, Flow, Kind, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL501", "missing-zero-grad", Severity.ERROR, fix=Safety.UNSAFE, triggers=("step",))
@@ -164,6 +164,31 @@ EXAMPLES = [
                 optimizer.zero_grad()
         """,
     ),
+    Example(
+        bad="""
+        import torch
+
+        body, head = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (body, head)]
+        for x in torch.randn(4, 5, 3):
+            head(body(x)).pow(2).mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()  #!
+        """,
+        good="""
+        import torch
+
+        body, head = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (body, head)]
+        for x in torch.randn(4, 5, 3):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            head(body(x)).pow(2).mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -260,9 +285,9 @@ def steps(model: FileModel) -> Iterator[tuple[Event, Hit]]:
 
 def uncleared(flow: Flow, step: Event) -> Event | None:
     """The backward in the step's loop, if nothing in that loop may clear the gradients that are stepped on."""
-    if not step.loops:
+    loop = repeated_by(flow, step)
+    if loop is None:
         return None
-    loop = step.loops[-1]
     inside = [event for event in flow.events if loop in event.loops]
     backwards = [e for e in inside if e.what == "backward" and not e.excludes(step)]
     made_here = any(e.what == "make_optimizer" and not training.different(e.target, step.target) for e in inside)
@@ -271,11 +296,23 @@ def uncleared(flow: Flow, step: Event) -> Event | None:
     return backwards[0]
 
 
+def repeated_by(flow: Flow, step: Event) -> ast.AST | None:
+    """The loop that makes a step again: the innermost one that does not go over several optimizers."""
+    for loop in reversed(step.loops):
+        state = flow.loops.get(loop)
+        if state is None or state.iterated.item is None or state.iterated.item.kind is not Kind.OPTIMIZER:
+            return loop
+    return None
+
+
 def clear_before(model: FileModel, backward: Event, step: Event) -> Repair | None:
     """`optimizer.zero_grad()` before the statement that backwards, or after a step that is not made each time."""
     at, call = training.place_of(model, backward), training.place_of(model, step)
     if not isinstance(call, ast.Call) or model.place(at).function is not model.place(call).function:
         return None
+    if step.loops and model.has(step.loops[-1]) and repeated_by(model.flow(model.owner(step.loops[-1])), step) is not (
+            step.loops[-1]):
+        return None  # the name stands for one optimizer after the other
     receiver = call.args[0] if step.via.known and call.args else getattr(call.func, "value", None)
     if not isinstance(receiver, (ast.Name, ast.Attribute)):
         return None

@@ -288,6 +288,18 @@ CLEAN = [
         model(torch.ones(2, 3))
         optimizer.step(closure)
     """,
+    """
+    import torch
+
+    maker, judge = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    for_maker = torch.optim.Adam(maker.parameters())
+    for_judge = torch.optim.Adam(judge.parameters())
+    for x in torch.ones(3, 4, 2):
+        for_maker.zero_grad()
+        judge(maker(x)).mean().backward()
+        for_judge.zero_grad()
+        for_maker.step()
+    """,
 ]
 
 
@@ -363,8 +375,17 @@ def lonely(model: FileModel, flow: Flow, made: Event) -> Iterator[tuple[Event, s
         clears = [e for e in flow.of("zero_grad") if training.same(e.target, made.target) and e.loops]
         for event in flow.of("backward"):
             if event.loops and any(clear.loops[-1] is event.loops[-1] for clear in clears):
-                yield event, NEVER_STEPPED
-                return
+                if not stepped_next(flow, event):
+                    yield event, NEVER_STEPPED
+                    return
+
+
+def stepped_next(flow: Flow, backward: Event) -> bool:
+    """Whether another optimizer steps behind a backward, before the next one: the gradients may be meant for it."""
+    for event in flow.events[flow.events.index(backward) + 1 :]:
+        if event.what in ("backward", "step", "unknown_step"):
+            return event.what != "backward"
+    return False
 
 
 def reads_gradients(model: FileModel, flow: Flow, made: Event) -> bool:
