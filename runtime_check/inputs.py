@@ -14,21 +14,18 @@ from typing import Any
 
 from torch import nn
 
-from runtime_check import names
+from runtime_check import graph_inputs, names
 from runtime_check.entries import STEPS, Entry, entry_of, member
 from runtime_check.guess import NOTHING, Asked, Guesser
 from runtime_check.hinted import PLAIN, hinted, is_structure, record
 from runtime_check.specs import OMIT, Assignment, Const, Seq, Spec, Tensor
 from runtime_check.usage import Usage
 
-NODES, EDGES = 8, 12
 TOKENS = re.compile(r"(^|_)(input_)?(ids?|tokens?|idx|indices|index|words|chars|labels?|targets?|captions?|text"
                     r"|sentences?|y"
                     r"|species|atomic_numbers|z|codes|position_ids|seqs?|items?|user|users|node_type|edge_type|classes)$")
 MASKS = re.compile(r"(^|_)(masks|valid|is_\w+|dead|keep|alive)$|mask$")
 TIMES = re.compile(r"^(t|ts|time|times|time_?steps?|noise_level|sigma|sigmas|steps?|timestep_cond|noise_labels)$")
-EDGES_NAMES = re.compile(r"^(edge_index|edges?|edge_list|adj_t)$")
-EDGE_VALUES = re.compile(r"^(edge_attr|edge_feat\w*|edge_weight|e)$")
 SHAPES = re.compile(r"(^|_)(shape|size)$")
 LENGTHS = re.compile(r"(^|_)(len|lens|lengths?|sizes|num_\w+)$")
 STATES = re.compile(r"(^|_)(h|hx|hidden|hiddens|state|states|h0|c0|h_0|prev_state|cache|past_\w+|hidden_states?_prev)$")
@@ -66,7 +63,7 @@ class InputGuesser(Guesser):
         texts = (inspect.getdoc(function), inspect.getdoc(self.owner) if self.owner else "")
         self.doc = " ".join(text for text in texts if text)
         self.width = self._width()
-        self.edges = any(EDGES_NAMES.search(item) for item in self.signature.parameters)
+        self.edges = graph_inputs.on_graphs(self.signature.parameters, self.owner)
 
     def _width(self) -> int:
         """The size of features that the module most likely takes."""
@@ -132,14 +129,11 @@ class InputGuesser(Guesser):
     def _by_kind(self, text: str, asked: Asked) -> Iterator[Spec]:
         """Candidates that the name alone suggests."""
         b, t = names.BATCH, STEPS
-        if EDGES_NAMES.search(text):
-            yield Tensor((2, EDGES), "long", NODES)
-        elif EDGE_VALUES.search(text) and self.edges:
-            yield from (Tensor((EDGES, self.width)), Tensor((EDGES,)), Tensor((EDGES, 1)))
-        elif text in ("x", "h", "feat", "features", "node_feat") and self.edges:
-            yield from (Tensor((NODES, self._feature_width(asked))), Tensor((NODES,), "long", 8))
-        elif text == "batch" and self.edges:
-            yield Tensor((NODES,), "long", 1)
+        graph = list(graph_inputs.values(text, self.module, self._feature_width(asked))) if self.edges else []
+        if graph:
+            yield from graph
+        elif graph_inputs.INDEX.search(text):
+            yield Tensor((2, graph_inputs.EDGES), "long", graph_inputs.NODES)
         elif MASKS.search(text):
             if not asked.required or asked.use.can_be_none:
                 yield Const(None)
@@ -318,7 +312,9 @@ class InputGuesser(Guesser):
             if item.kind is item.VAR_POSITIONAL:
                 spread = item.name
                 inner = list(itertools.islice(self.tensors(Asked(item.name, None, asked.use.element or Usage())), 8))
-                candidates[item.name] = [Seq((one,) * n) for n in (1, 2) for one in inner]
+                several: list[Spec] = [Seq((one,) * n) for n in (1, 2) for one in inner]
+                # Where other parameters have to be given, more of them is an option.
+                candidates[item.name] = [Seq(()), *several] if positional else several
             else:
                 candidates[item.name] = self.inputs(asked)
             if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD) and (item.default is NOTHING or spread):
