@@ -24,9 +24,11 @@ from runtime_check.statements import (
     Step,
     bound,
     class_body_reads,
+    is_patch,
     read,
     steps,
     walk,
+    without_docs,
 )
 from runtime_check.target import Target, target_at
 
@@ -76,7 +78,7 @@ class Namespace:
     def __init__(self, text: str, path: str, roots: tuple[str, ...] = (), *,
                  loader: Loader | None = None) -> None:
         self.text, self.path = text, path
-        self.tree = ast.parse(text, filename=path)
+        self.tree = without_docs(ast.parse(text, filename=path))
         self.steps = steps(self.tree)
         self.skipped: list[str] = []
         self.pins: dict[str, Any] = {}
@@ -99,6 +101,7 @@ class Namespace:
         self.binding: dict[str, list[Step]] = {}
         self.touching: dict[str, list[Step]] = {}
         self.stars: list[ast.ImportFrom] = []
+        self.patches = [step for step in self.steps if is_patch(step.node) and not step.main]
         self._from_star: dict[str, ast.ImportFrom | None] = {}
         self._asked: set[tuple[str, ast.ImportFrom]] = set()
         for step in self.steps:
@@ -253,6 +256,8 @@ class Namespace:
     def run_step(self, step: Step) -> None:
         """Runs one top-level statement. If it raises, the names that it binds become placeholders."""
         self.done.add(step.index)
+        if self.patches and isinstance(step.node, ast.FunctionDef):
+            self._patch()
         if _is_star(step.node):
             return  # names of star imports are looked up one by one
         with self.busy(step.index):
@@ -262,6 +267,13 @@ class Namespace:
             except (Exception, SystemExit) as error:
                 if not self._fall_back(step, error) and not self._without_decorators(step.node, error):
                     self._replace(step, error)
+
+    def _patch(self) -> None:
+        """What the file changes in other modules is there before one of its functions runs."""
+        waiting, self.patches = self.patches, []
+        for step in waiting:
+            if step.index not in self.done:
+                self.run_step(step)
 
     def _without_decorators(self, node: ast.stmt, error: BaseException) -> bool:
         """Makes a definition once more, without its decorators. False if it has none, or that fails too."""

@@ -5,6 +5,7 @@ Pure functions over `ast`; nothing here runs code or knows about torch.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +24,9 @@ PREPARES = frozenset({
 })
 
 
+DOCUMENTS = re.compile(r"^[\w.]*docstring\w*(\(|$)")
+
+
 @dataclass(frozen=True)
 class Step:
     """One statement that may be run on its own."""
@@ -32,6 +36,29 @@ class Step:
     binds: frozenset[str]
     touches: frozenset[str]  # names bound elsewhere whose object this statement prepares
     main: bool = False  # inside `if __name__ == "__main__":`
+
+
+def without_docs(tree: ast.Module) -> ast.Module:
+    """The tree without decorators that only write documentation: making it can take longer than all the rest."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            _drop_docs(node)
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef):
+                    _drop_docs(item)
+    return tree
+
+
+def _drop_docs(node: ast.ClassDef | ast.FunctionDef) -> None:
+    node.decorator_list = [item for item in node.decorator_list if not DOCUMENTS.search(ast.unparse(item))]
+
+
+def is_patch(node: ast.stmt) -> bool:
+    """Whether a statement sets an attribute of something inside an imported module: `logging.Logger.once = once`."""
+    match node:
+        case ast.Assign(targets=[ast.Attribute(value=ast.Attribute())]):
+            return True
+    return False
 
 
 def is_main_guard(node: ast.stmt) -> bool:

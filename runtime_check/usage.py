@@ -106,6 +106,7 @@ def _functions(path: str) -> dict[tuple[str, int], ast.AST]:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
                 found[node.name, first] = node
+                found.setdefault((node.name, node.lineno), node)  # its decorators may have been left out
         _files[path] = lines, found
     return _files[path][1]
 

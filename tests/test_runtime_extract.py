@@ -1,6 +1,7 @@
 """Loading one name of a file: only what it needs runs, and what is missing explains itself."""
 from __future__ import annotations
 
+import collections
 import dataclasses
 import pickle
 import sys
@@ -395,3 +396,34 @@ def test_all_names_of_a_project_module_can_be_looked_through(tmp_path: Path) -> 
     path.write_text(text)
     names = Namespace(text, str(path)).get("found")(1)
     assert {"Mean", "Sum", "here"} <= names.keys()
+
+
+def test_what_a_file_changes_elsewhere_is_there_when_its_functions_run() -> None:
+    made = space("""
+        import collections
+        def once(self):
+            return 1
+        def make():
+            return collections.UserDict()
+        collections.UserDict.once_more = once
+    """).get("make")
+    try:
+        assert made().once_more() == 1  # type: ignore[operator]
+    finally:
+        del collections.UserDict.once_more  # type: ignore[attr-defined]
+
+
+def test_decorators_that_only_write_documentation_do_not_run() -> None:
+    found = space("""
+        def auto_docstring(function):
+            raise RuntimeError("documentation is being written")
+        def add_docstrings(text):
+            raise RuntimeError(text)
+        @auto_docstring
+        class Net:
+            @add_docstrings("more")
+            def forward(self):
+                return 2
+    """)
+    assert found.get("Net")().forward() == 2  # type: ignore[operator]
+    assert not found.skipped

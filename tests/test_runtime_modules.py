@@ -66,7 +66,7 @@ def test_annotations_of_structures_are_followed() -> None:
                 total = sum(extra.values())
                 return (self.a(first) + self.b(second)).to(dtype) + height * total.mean()
     """, "Parts")
-    assert "dtype=torch.float32" in item.label
+    assert "torch.float32" in item.label
 
 
 def test_an_object_gets_the_tensors_that_are_read_of_it() -> None:
