@@ -26,6 +26,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from runtime_check import clock
 from runtime_check.evidence import Environment, Outcome, cannot_tell
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Job:
     pipe: int
     scratch: str
     started: float
-    deadline: float
+    seconds: float  # that it may take
     status: int | None = None  # the wait status, once the child has been waited for
     line: bytearray = field(default_factory=bytearray)
 
@@ -96,7 +97,7 @@ def choose_device(wanted: str) -> str:
 
 def conduct(case: Case, scratch: str) -> Outcome:
     """Runs one case in this process, which is spent afterwards. Never raises."""
-    started = time.monotonic()
+    started = clock.now()
     try:
         import torch
 
@@ -112,7 +113,7 @@ def conduct(case: Case, scratch: str) -> Outcome:
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         outcome = cannot_tell(f"the check itself failed at {os.path.basename(place.filename)}:{place.lineno} ({text})")
-    return replace(outcome, seconds=time.monotonic() - started)
+    return replace(outcome, seconds=clock.now() - started)
 
 
 def become_child(pipe: int, keep: set[int]) -> None:
@@ -164,7 +165,7 @@ def start(case: Case, keep: set[int]) -> Job:
         os.setpgid(process, process)  # whoever comes first, parent or child
     os.close(writing)
     os.set_blocking(reading, False)
-    return Job(case.key, process, reading, scratch, now, now + case.seconds)
+    return Job(case.key, process, reading, scratch, now, case.seconds)
 
 
 def ended(job: Job) -> bool:
@@ -276,14 +277,13 @@ class Server:
 
     def expire(self) -> None:
         """Ends children that are past their time, or gone while something else holds their pipe."""
-        now = time.monotonic()
         for job in list(self.jobs.values()):
             if ended(job):
                 self.collect(job)
                 if job.process in self.jobs:
                     self.finish(job, cannot_tell(why_died(job.status)))
-            elif job.deadline < now:
-                limit = f"{job.deadline - job.started:g} s"
+            elif clock.left(job.started, job.seconds, job.process) < 0:
+                limit = f"{job.seconds:g} s"
                 self.finish(job, cannot_tell(f"no result within {limit}; raise --timeout to wait longer"))
 
     def finish(self, job: Job, outcome: Outcome) -> None:

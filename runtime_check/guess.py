@@ -7,7 +7,6 @@ import enum
 import importlib
 import inspect
 import re
-import time
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtime_check import names, spaces
+from runtime_check import clock, names, spaces
 from runtime_check.layers import PassThrough, Settings, of_name
 from runtime_check.placeholder import Missing
 from runtime_check.specs import OMIT, Const, Made, Seq, Spec, Table, Tensor
@@ -61,9 +60,9 @@ class Guesser:
 
     def asked(self, parameter: inspect.Parameter) -> Asked:
         """All that is known about a parameter."""
-        started = time.perf_counter()
+        started = clock.now()
         use = usage(self.function, parameter.name, self.owner, DEPTH if self.spent < LOOKING else 1)
-        self.spent += time.perf_counter() - started
+        self.spent += clock.now() - started
         return Asked(parameter.name, self.hints.get(parameter.name), use, parameter.default)
 
     def values(self, asked: Asked) -> list[Spec]:

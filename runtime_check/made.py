@@ -4,7 +4,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
-import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtime_check import world
+from runtime_check import clock, world
 from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example, calls, examples
 from runtime_check.modules import CannotBuild, Running, constructions, running
@@ -46,13 +45,13 @@ class Maker:
                  callers: Sequence[str] = ()) -> None:
         self.space, self.target, self.callers = space, target, callers
         self.instances = instances or []  # how the file itself makes instances of the target's class
-        self.end = time.perf_counter() + budget_s
+        self.end = clock.now() + budget_s
         self.recipes: list[Recipe] | None = None
 
     @property
     def left(self) -> float:
         """Seconds left to search."""
-        return max(self.end - time.perf_counter(), 0.0)
+        return max(self.end - clock.now(), 0.0)
 
     def actions(self) -> Iterator[Action]:
         """Actions for the target, best first. Raises what loading the target raises, or CannotBuild."""

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtime_check import names
+from runtime_check import clock, names
 from runtime_check.blame import Context
 from runtime_check.guess import NOTHING, Guesser, init_of
 from runtime_check.inputs import InputGuesser, variations
@@ -166,14 +165,14 @@ def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3, stops: Stops 
     end = 0.0
     bare: list[Running] = []
     for count, made in enumerate(constructions(cls, budget_s)):
-        end = end or time.perf_counter() + budget_s  # loading configurations and the like is not counted
-        if time.perf_counter() > end or count > 8:
+        end = end or clock.now() + budget_s  # loading configurations and the like is not counted
+        if clock.now() > end or count > 8:
             break
         module = made.make()
         if not isinstance(module, nn.Module) or not forward_exists(type(module)):
             yield Running(made, None, None, "it has no forward")
             continue
-        left = max(end - time.perf_counter(), 0.05)
+        left = max(end - clock.now(), 0.05)
         found, search = inputs_for(module, min(left, each_s * (3 if count == 0 else 1)), stops)
         none = True
         for item in found:

@@ -6,9 +6,9 @@ import os
 import select
 import shutil
 import sys
-import time
 from typing import Any
 
+from runtime_check import clock
 from runtime_check.child import Job, kill, start, why_died
 from runtime_check.evidence import Outcome, cannot_tell
 from runtime_check.plan import Case, Lines
@@ -58,8 +58,11 @@ def whole_line(job: Job) -> str:
     """What the child writes, or nothing if it ends or is late."""
     data = b""
     while not data.endswith(b"\n"):
-        if not select.select([job.pipe], [], [], max(0.0, job.deadline - time.monotonic()))[0]:
+        left = clock.left(job.started, job.seconds, job.process)
+        if left < 0:
             return ""
+        if not select.select([job.pipe], [], [], left)[0]:
+            continue
         part = os.read(job.pipe, 1 << 16)
         if not part:
             return ""

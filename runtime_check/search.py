@@ -10,7 +10,6 @@ import heapq
 import io
 import itertools
 import os
-import time
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from runtime_check import clock
 from runtime_check.placeholder import MissingError
 from runtime_check.specs import Assignment
 from runtime_check.trace import Enough, OutOfTime
@@ -98,9 +98,9 @@ class Search:
         order = itertools.count()
         waiting = iter(starts)
         heap: list[tuple[float, float, int, Assignment]] = []
-        end = time.perf_counter() + self.budget_s
+        end = clock.now() + self.budget_s
         for trial in range(TRIALS):
-            if trial and time.perf_counter() > end:
+            if trial and clock.now() > end:
                 return
             # Every third attempt is a fresh start, so that one line of repairs cannot use up the budget.
             chosen = next(waiting, None) if trial % 3 == 0 or not heap else None

@@ -13,12 +13,13 @@ import random
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, TracebackType
 from typing import Any
+
+from runtime_check import clock
 
 Watcher = Callable[[FrameType, int], None]
 Range = tuple[int, int, int, int]
@@ -285,16 +286,22 @@ def pristine(seed: int) -> Iterator[None]:
 class Timer:
     """A time limit that is running; `restart` gives it new seconds, within the outer limit."""
 
-    def __init__(self, seconds: float, outer: float) -> None:
-        self.outer_end = time.monotonic() + outer if outer else None
+    running: Timer | None = None  # the innermost one
+
+    def __init__(self, seconds: float) -> None:
+        self.outer = Timer.running
         self.restart(seconds)
 
     def restart(self, seconds: float) -> None:
         """Lets the limit be `seconds` from now."""
-        left = max(0.05, seconds)
-        if self.outer_end is not None:
-            left = min(left, max(0.01, self.outer_end - time.monotonic()))
-        signal.setitimer(signal.ITIMER_REAL, left)
+        self.end = clock.now() + max(0.05, seconds)
+        if self.outer is not None:
+            self.end = min(self.end, self.outer.end)
+        self.wait()
+
+    def wait(self) -> None:
+        """Sets the alarm anew."""
+        signal.setitimer(signal.ITIMER_REAL, max(0.01, self.end - clock.now()))
 
 
 @contextlib.contextmanager
@@ -308,18 +315,22 @@ def time_limit(seconds: float) -> Iterator[Timer | None]:
         return
 
     def expired(number: int, frame: FrameType | None) -> None:
-        raise OutOfTime
+        if clock.now() >= timer.end:
+            raise OutOfTime
+        timer.wait()  # a part of the time was spent waiting for a processor
 
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    timer = Timer(seconds)
     old = signal.signal(signal.SIGALRM, expired)
-    outer, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-    timer = Timer(seconds, outer)
+    Timer.running = timer
     try:
         yield timer
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
-        if timer.outer_end is not None:
-            signal.setitimer(signal.ITIMER_REAL, max(0.01, timer.outer_end - time.monotonic()))
+        Timer.running = timer.outer
+        if timer.outer is not None:
+            timer.outer.wait()
 
 
 @dataclass

@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from runtime_check import clock, trace
 from runtime_check.evidence import Environment, Evidence, Outcome, Verdict
 from runtime_check.plan import Case, statement_lines
 from runtime_check.pool import Pool, PoolError
@@ -326,3 +327,23 @@ def test_a_client_that_is_interrupted_while_torch_is_loaded_ends_at_once(
         leaving.start()
     assert leaving.server is None and time.monotonic() - started < 1.0
     assert capfd.readouterr().err == ""
+
+
+def test_time_spent_waiting_for_a_processor_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "waited", lambda process="self": 0.0)
+    before, wall = clock.now(), time.monotonic()
+    assert clock.left(wall - 3, 2.0, os.getpid()) < 0
+    monkeypatch.setattr(clock, "waited", lambda process="self": 5.0)
+    assert clock.now() < before
+    assert clock.left(wall - 3, 2.0, os.getpid()) > 0, "two seconds are not over: five were spent waiting"
+    assert clock.left(wall - 9, 2.0, os.getpid()) < 0, "but no limit is stretched without end"
+
+
+def test_a_limit_rings_again_where_a_part_of_it_was_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = iter([0.0] * 2)
+    monkeypatch.setattr(clock, "waited", lambda process="self": next(waiting, 0.3))
+    started = time.monotonic()
+    with pytest.raises(trace.OutOfTime), trace.time_limit(0.2):
+        while time.monotonic() < started + 5:
+            pass
+    assert 0.4 < time.monotonic() - started < 2
