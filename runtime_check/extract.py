@@ -24,8 +24,10 @@ from runtime_check.statements import (
     Step,
     bound,
     class_body_reads,
+    is_for_checkers,
     is_patch,
     read,
+    statements_in,
     steps,
     walk,
     without_docs,
@@ -222,7 +224,9 @@ class Namespace:
         touching = () if imported else self.touching.get(name, ())
         more = [item for item in touching if first < item.index < before and item.main <= now[0].main]
         for step in sorted([*now, *more], key=lambda step: step.index):
-            if step.index not in self.done and not (step.binds and step.binds <= self.pins.keys()):
+            if step.index in self.done or (step.binds and step.binds <= self.pins.keys()):
+                continue
+            if not (is_for_checkers(step.node, name) and self._need_part(name, [step])):
                 self.run_step(step)
         if name not in self.globals:
             self._need_part(name, now)
@@ -244,14 +248,15 @@ class Namespace:
         calls = [item.func for item in walk(node) if isinstance(item, ast.Call)]
         return any(isinstance(item, ast.Name) and item.id in self.binding for item in calls)
 
-    def _need_part(self, name: str, binding: list[Step]) -> None:
-        """A block ran without binding the name (`if TYPE_CHECKING:`): run the one statement in it that does."""
+    def _need_part(self, name: str, binding: list[Step]) -> bool:
+        """A block does not bind the name when it runs (`if TYPE_CHECKING:`): run the one import in it that does."""
         for step in binding:
             for item in walk(step.node):
                 if isinstance(item, (ast.Import, ast.ImportFrom)) and item is not step.node and name in bound(item):
                     with self.busy(step.index):
                         self.execute([item])
-                    return
+                    return True
+        return False
 
     def run_step(self, step: Step) -> None:
         """Runs one top-level statement. If it raises, the names that it binds become placeholders."""
@@ -440,10 +445,10 @@ def _is_star(node: ast.stmt) -> bool:
 
 def _guarded_lines(tree: ast.Module) -> Iterator[int]:
     """Lines of imports whose failure the file handles itself, other than by raising again."""
-    for node in ast.walk(tree):
+    for node in statements_in(tree):
         if isinstance(node, ast.Try) and any(_catches_import_error(item) for item in node.handlers):
             for part in node.body:
-                for item in ast.walk(part):
+                for item in statements_in(part):
                     if isinstance(item, (ast.Import, ast.ImportFrom)):
                         yield from range(item.lineno, (item.end_lineno or item.lineno) + 1)
 

@@ -57,6 +57,7 @@ TABLE: list[tuple[str, Any]] = [
      r"|bottleneck|rank|^c$|^d_|ch$|_ch|_in|_out|n?in$|n?out$|inner|model|^c\d|state|base|^h\w?d?$|^e$|^f$|cond|obs|act",
      WIDTH),
 ]
+COMPILED = [(re.compile(pattern), value) for pattern, value in TABLE]  # once, not in every child
 FLAGS = re.compile(
     r"^(use|is|has|with|do|enable|return|apply|add|no|share|tie|pre|as|include|exclude|skip|keep|force|freeze|train|only"
     r"|should|output|concat|log|clip|predict)_|^(causal|bias|affine|inplace|bidirectional|batch_?first|residual|verbose"
@@ -95,8 +96,8 @@ def snake(name: str) -> str:
 def number(name: str) -> int | float | None:
     """A number for a parameter of this name, or None if the name says nothing."""
     text = snake(name)
-    for pattern, value in TABLE:
-        if re.search(pattern, text):
+    for pattern, value in COMPILED:
+        if pattern.search(text):
             return value  # type: ignore[no-any-return]
     if re.match(r"(num|n|max|min|nb)_", text):
         return 4

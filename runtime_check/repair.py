@@ -85,14 +85,15 @@ RULES: list[tuple[str, Rule]] = [
     (r"[Uu]nknown|[Uu]nsupported|not supported|[Ii]nvalid|must be (?:one of|in|either)|not in|[Ee]xpected one of"
      r"|not recogni[sz]ed|[Uu]nrecogni[sz]ed|not implemented|not found|should be", one_of),
 ]
+COMPILED = [(re.compile(pattern), rule) for pattern, rule in RULES]
 
 
 def repairs(context: Context) -> Iterator[Assignment]:
     """Changed arguments worth trying after this failure, best first."""
     if isinstance(context.failure.error, MissingError):
         return
-    for pattern, rule in RULES:
-        match = re.search(pattern, context.text)
+    for pattern, rule in COMPILED:
+        match = pattern.search(context.text)
         if match is not None:
             yield from rule(context, match)
     if isinstance(context.failure.error, AssertionError) or not context.failure.operations:

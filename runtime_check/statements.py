@@ -40,17 +40,29 @@ class Step:
 
 def without_docs(tree: ast.Module) -> ast.Module:
     """The tree without decorators that only write documentation: making it can take longer than all the rest."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            _drop_docs(node)
-            for item in node.body:
-                if isinstance(item, ast.FunctionDef):
-                    _drop_docs(item)
+    for node in statements_in(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.decorator_list:
+            node.decorator_list = [item for item in node.decorator_list if not DOCUMENTS.search(ast.unparse(item))]
     return tree
 
 
-def _drop_docs(node: ast.ClassDef | ast.FunctionDef) -> None:
-    node.decorator_list = [item for item in node.decorator_list if not DOCUMENTS.search(ast.unparse(item))]
+def statements_in(node: ast.AST) -> Iterator[ast.stmt]:
+    """The statement and all statements in it, however deep; expressions are not entered."""
+    work = [node]
+    while work:
+        item = work.pop()
+        if isinstance(item, ast.stmt):
+            yield item
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            work.extend(getattr(item, name, ()))
+
+
+def is_for_checkers(node: ast.stmt, name: str) -> bool:
+    """Whether a statement is `if TYPE_CHECKING:` that gives a name to type checkers alone."""
+    match node:
+        case ast.If(test=ast.Name(id=flag) | ast.Attribute(attr=flag), orelse=other) if flag == "TYPE_CHECKING":
+            return not any(name in bound(item) for item in other)
+    return False
 
 
 def is_patch(node: ast.stmt) -> bool:
