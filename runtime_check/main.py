@@ -151,11 +151,12 @@ def render(found: Confirmation, request: Request) -> str:
 def status(found: Confirmation, fail_on: tuple[str, ...]) -> int:
     """The exit status for results. A finding that was not reached counts as one that cannot be told.
 
-    One that was shown to be harmless counts for nothing: a style that changes no result must not fail a build.
+    One that was shown to be harmless counts for nothing, and one whose rule makes no claim neither: a style that
+    changes no result, and what no run could ever tell, must not fail a build.
     """
     if found.errors:
         return 2
-    seen = {result.outcome.verdict.value for result in found.results if not result.harmless}
+    seen = {one.outcome.verdict.value for one in found.results if one.claim and not one.harmless}
     if Verdict.NOT_REACHED.value in seen:
         seen.add(Verdict.CANNOT_TELL.value)
     return int(bool(seen & set(fail_on)))

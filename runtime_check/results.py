@@ -49,5 +49,7 @@ class Confirmation:
         return sum(not result.claim for result in self.results)
 
     def counts(self) -> dict[str, int]:
-        """Results by verdict."""
-        return {verdict.value: self.count(verdict) for verdict in Verdict}
+        """Results by verdict; each result is counted once, so those that are harmless or have no claim apart."""
+        apart = {Verdict.CONFIRMED: self.harmless, Verdict.CANNOT_TELL: self.unclaimed}
+        found = {verdict.value: self.count(verdict) - apart.get(verdict, 0) for verdict in Verdict}
+        return {**found, "harmless": self.harmless, "no_claim": self.unclaimed}

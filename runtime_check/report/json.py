@@ -29,8 +29,7 @@ def to_dict(confirmation: Confirmation) -> dict[str, Any]:
             for one in confirmation.examined
         ],
         "errors": [{"path": error.path or None, "message": error.message} for error in confirmation.errors],
-        "summary": {**confirmation.counts(), "harmless": confirmation.harmless, "no_claim": confirmation.unclaimed,
-                    "seconds": round(confirmation.seconds, 3)},
+        "summary": {**confirmation.counts(), "seconds": round(confirmation.seconds, 3)},
     }
 
 

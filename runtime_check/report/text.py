@@ -67,8 +67,8 @@ def verdict_word(result: Result) -> str:
 
 def total(confirmation: Confirmation) -> str:
     """The last line."""
-    apart = {Verdict.CONFIRMED: confirmation.harmless, Verdict.CANNOT_TELL: confirmation.unclaimed}
-    parts = [f"{confirmation.count(verdict) - apart.get(verdict, 0)} {WORDS[verdict]}" for verdict in Verdict]
+    counts = confirmation.counts()
+    parts = [f"{counts[verdict.value]} {WORDS[verdict]}" for verdict in Verdict]
     parts += [f"{confirmation.harmless} harmless"] if confirmation.harmless else []
     parts += [f"{confirmation.unclaimed} without a claim"] if confirmation.unclaimed else []
     where = ""
