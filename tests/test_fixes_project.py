@@ -1,18 +1,26 @@
 """A rewrite that is whole only over several files: an old autograd Function and all its uses."""
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from fake_rules import ITEM
 
 from torchlint import cli
-from torchlint.fixes import write
+from torchlint.builtin import BUILTIN
+from torchlint.commands import check
+from torchlint.fixes import edits, write
+from torchlint.model import FileModel
+from torchlint.rule import Hit
 
 FILES = {
     "pkg/__init__.py": "",
@@ -153,3 +161,32 @@ def test_threads_may_fix_too(project: Path) -> None:
     thread.start()
     thread.join()
     assert statuses == [0] and "@staticmethod" in contents(project)["pkg/fns.py"]
+
+
+def ones(model: FileModel) -> Iterator[Hit]:
+    """What returns 1, which a fix changes, and what shows a 1."""
+    for node in model.nodes(ast.Return):
+        if isinstance(node.value, ast.Constant) and node.value.value == 1:
+            yield Hit(node, "1 is returned", edits.repair("Return 2", edits.replace(model, node.value, "2")))
+    for call in model.calls_named("print"):
+        if model.value(call.args[0]).const == 1:
+            yield Hit(call, "1 is shown")
+
+
+@pytest.mark.parametrize("how", [
+    "from base import limit\nprint(limit())\n", "import base\nprint(base.limit())\n",
+    "from between import *\nprint(limit())\n", "from between import limit\nprint(limit())\n",
+])
+def test_what_goes_away_with_a_fix_in_another_file_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.py").write_text("import torch\n\n\ndef limit():\n    return 1\n")
+    (tmp_path / "between.py").write_text("from base import limit\n")
+    (tmp_path / "a_user.py").write_text(f"import torch\n{how}print(1)\n")
+    (tmp_path / "alone.py").write_text("import torch\nprint(1)\n")
+    rules = (*BUILTIN, replace(ITEM, check=ones))
+    report = check.run(check.Request((".",), check.Choices(isolated=True, jobs=1), fix=True), rules=rules).report
+    assert (tmp_path / "base.py").read_text().endswith("    return 2\n")
+    assert [(one.path, one.span.line) for one in report.findings] == [("a_user.py", 4), ("alone.py", 2)]
+    assert report.fixed == 2 and len(report.made) == 1

@@ -22,9 +22,9 @@ from torch import nn
 net = nn.Linear(2, 1)
 loss = net(torch.ones(4, 2)).pow(2).mean()
 print("loss", loss.data)
-x = torch.zeros(3).to("cpu")
+x = torch.zeros(3).double()
 """
-FIXED = TEXT.replace("loss.data)", "loss.detach())").replace('zeros(3).to("cpu")', 'zeros(3, device="cpu")')
+FIXED = TEXT.replace("loss.data)", "loss.detach())").replace('zeros(3).double()', 'zeros(3, dtype=torch.double)')
 SELECT = ("--no-cache", "--isolated", "--preview", "--select", "TL103,TL605")
 
 
@@ -45,7 +45,7 @@ def run(*words: str, typed: str | None = None) -> Result:
 
 @pytest.mark.parametrize(("typed", "expected"), [
     ("y\ny\n", FIXED), ("a\n", FIXED), ("n\nn\n", TEXT), ("q\n", TEXT), ("", TEXT), ("?\n\ny\nq\n", None),
-    ("n\ny\n", TEXT.replace('zeros(3).to("cpu")', 'zeros(3, device="cpu")')),
+    ("n\ny\n", TEXT.replace('zeros(3).double()', 'zeros(3, dtype=torch.double)')),
 ])
 def test_each_fix_is_asked_about(file: Path, typed: str, expected: str | None) -> None:
     result = run("a.py", "--fix", "--interactive", typed=typed)
@@ -62,7 +62,7 @@ def test_each_fix_is_asked_about(file: Path, typed: str, expected: str | None) -
 def test_the_patch_holds_what_was_chosen(file: Path) -> None:
     result = run("a.py", "--diff", "--interactive", typed="n\ny\n")
     assert file.read_text() == TEXT
-    assert "+x = torch.zeros(3, device" in result.stdout and "detach" not in result.stdout
+    assert "+x = torch.zeros(3, dtype" in result.stdout and "detach" not in result.stdout
 
 
 @pytest.mark.parametrize("option", ["--interactive", "--verify", "--unsafe-fixes"])
@@ -108,6 +108,27 @@ def test_a_fix_that_changes_results_is_taken_back(file: Path, monkeypatch: pytes
     assert file.read_text() == TEXT.replace("loss.data)", "loss.detach())")
     assert "a.py:7:5: the fix of TL605 (create-then-move) was taken back: the results change" in result.stderr
     assert result.exit_code == 1 and "Fixed 1 finding (1 verified by running the code)" in result.stdout
+
+
+CHAIN = """\
+import torch
+from torch.autograd import Variable
+
+x = Variable(Variable(torch.ones(3)))
+print(x.sum())
+"""
+
+
+def test_fixes_that_others_made_possible_are_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text(CHAIN)
+    words = ("--no-cache", "--isolated", "--select", "TL905", "a.py", "--fix", "--verify", "--output-format", "json")
+    result = CliRunner().invoke(cli.main, words)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "a.py").read_text() == "import torch\n\nx = torch.ones(3)\nprint(x.sum())\n"
+    rows = json.loads(result.stdout)["fixed"]
+    assert [row["verification"]["result"] for row in rows] == ["verified"] * 2
+    assert all("bit for bit the same" in row["verification"]["why"] for row in rows)
 
 
 def test_without_torch_one_line_says_so(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,14 @@
 """Fixes for a whole report: which files change, what is left, and writing or showing that."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import ast
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchlint.files import Source
 from torchlint.findings import Finding, Safety
+from torchlint.project import Project
 from torchlint.results import Made, Problem, Proof, Report
 from torchlint.runner import Checker
 
@@ -40,19 +43,19 @@ class Repaired:
 
 
 TOGETHER = "TL301 TL302"  # rules whose fixes repair a program only together, wherever its parts stand
-LATER = "the fix was possible only after another one"
 
 
 @dataclass
 class _Job:
     """What is wanted of all files, and what is told of them."""
 
+    report: Report
     checker: Checker
     unsafe: bool
     choose: Choose | None = None
+    verify: Verify | None = None
     proofs: dict[tuple[str, str, str], Made] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    verified: bool = False  # whether code was run at all
     told: dict[int, Made] = field(default_factory=dict)  # by the identity of findings, which it keeps alive
 
     def allowed(self, finding: Finding) -> bool:
@@ -63,8 +66,10 @@ class _Job:
 
     def lint(self, source: Source) -> list[Finding]:
         """The findings of a text; those whose fix did not stand the test have none."""
+        found = self.checker.source(source).findings
+        self.prove(replace(self.report, findings=found, sources={source.path: source}))
         findings = []
-        for finding in self.checker.source(source).findings:
+        for finding in found:
             made = self.proofs.get(_key(source, finding))
             if made is not None and made.proof is Proof.FAILED:
                 finding = replace(finding, fix=None)
@@ -73,10 +78,27 @@ class _Job:
             findings.append(finding)
         return findings
 
+    def prove(self, report: Report) -> None:
+        """Run the code before and after each fix that was not run yet, those that others made possible, too.
+
+        Of findings that look the same the worst proof counts.
+        """
+        fresh = [one for one in report.findings
+                 if self.allowed(one) and _key(report.sources[one.path], one) not in self.proofs]
+        order = list(Proof)
+        for made in self.verify(report, fresh) if self.verify is not None and fresh else ():
+            key = _key(report.sources[made.finding.path], made.finding)
+            known = self.proofs.get(key)
+            if known is None or order.index(made.proof) > order.index(known.proof):
+                self.proofs[key] = made
+            if made.proof is Proof.FAILED:
+                span = made.finding.span
+                self.notes.append(f"{made.finding.path}:{span.line}:{span.column}: the fix of {made.finding.code} "
+                                  f"({made.finding.name}) was taken back: {made.why}")
+
     def made(self, finding: Finding) -> Made:
         """A finding whose fix was made, with what running the code showed."""
-        return self.told.get(id(finding)) or (
-            Made(finding, Proof.UNVERIFIED, LATER) if self.verified else Made(finding))
+        return self.told.get(id(finding)) or Made(finding)
 
 
 def _key(source: Source, finding: Finding) -> tuple[str, str, str]:
@@ -101,9 +123,8 @@ def repair(
     because it did what no fix may do is named in the notes of the new report. `choose` is asked about
     each fix. `verify` runs the code before and after each; one that fails is not made, and named.
     """
-    job = _Job(checker, unsafe, choose)
-    if verify is not None:
-        _prove(job, report, verify)
+    job = _Job(report, checker, unsafe, choose, verify)
+    job.prove(report)
     changes: dict[str, Change] = {}
     errors: list[Problem] = []
     for path in dict.fromkeys(finding.path for finding in report.findings if job.allowed(finding)):
@@ -118,8 +139,39 @@ def repair(
     if write:
         for problem in _write(changes.values()):
             errors.append(problem)
-            del changes[problem.path]
-    return Repaired(_after_fixes(report, changes, errors, job.notes), tuple(changes.values()))
+            checker.source(changes.pop(problem.path).source)  # which the project must know again
+    after = _after_fixes(report, changes, errors, job.notes)
+    return Repaired(_seen_again(after, checker, changes), tuple(changes.values()))
+
+
+def _seen_again(report: Report, checker: Checker, changed: Collection[str]) -> Report:
+    """The report with the findings of files as they are once those that they import from have changed, too."""
+    targets = {os.path.abspath(path) for path in changed}
+    gone, left = 0, list(report.findings)
+    for path in sorted({finding.path for finding in left}):
+        source = report.sources[path]
+        if not _takes_from(checker.project, source, targets - {os.path.abspath(path)}):
+            continue
+        before = {(one.code, one.span): one for one in left if one.path == path}
+        now = [before.get((one.code, one.span), one) for one in checker.source(source).findings]
+        gone += max(0, len(before) - len(now))
+        left = [one for one in left if one.path != path] + now
+    return replace(report, findings=tuple(sorted(left, key=lambda one: one.order)), fixed=report.fixed + gone)
+
+
+def _takes_from(project: Project, source: Source, paths: Collection[str]) -> bool:
+    """Whether a file imports what one of the others defines, or a module that does."""
+    try:
+        index = project.add(source) if paths else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    if index is None:
+        return False
+    whole = [alias.name for node in index.tree.body if isinstance(node, ast.Import) for alias in node.names]
+    modules = [project.module(name, index) for name in (*whole, *index.scope.stars)]
+    origins = [project.resolve(one, name).index for one in (index, *modules) if one is not None
+               for name in one.scope.imports.values()]
+    return any(os.path.abspath(one.source.path) in paths for one in (*modules, *origins) if one is not None)
 
 
 def _after_fixes(report: Report, changes: dict[str, Change], errors: list[Problem], notes: list[str]) -> Report:
@@ -136,21 +188,6 @@ def _after_fixes(report: Report, changes: dict[str, Change], errors: list[Proble
         made=made,
         sources={**report.sources, **{path: _after(change) for path, change in changes.items()}},
     )
-
-
-def _prove(job: _Job, report: Report, verify: Verify) -> None:
-    """Run the code before and after each fix. Of findings that look the same the worst proof counts."""
-    order = list(Proof)
-    job.verified = True
-    for made in verify(report, [finding for finding in report.findings if job.allowed(finding)]):
-        key = _key(report.sources[made.finding.path], made.finding)
-        known = job.proofs.get(key)
-        if known is None or order.index(made.proof) > order.index(known.proof):
-            job.proofs[key] = made
-        if made.proof is Proof.FAILED:
-            span = made.finding.span
-            job.notes.append(f"{made.finding.path}:{span.line}:{span.column}: the fix of {made.finding.code} "
-                             f"({made.finding.name}) was taken back: {made.why}")
 
 
 def _one(source: Source, job: _Job) -> Change | None:
