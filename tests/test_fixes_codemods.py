@@ -286,3 +286,16 @@ def test_weights_only_stays_where_a_comment_says_why(comment, fixed):
     text = f"import torch\n\n\ndef load(path):\n{comment}    return torch.load(path, weights_only=False)\n"
     options = Options(select=("TL904",))
     assert (torchlint.fix_source(text, options=options, unsafe=True) != text) == fixed
+
+
+@pytest.mark.parametrize(("call", "version", "safe"), [
+    ("torch.distributed.all_gather_into_tensor(x, y)", "", False),
+    ("torch.distributed.all_gather_into_tensor(x, y)", "2.13", True),
+    ("torch.cuda.amp.GradScaler()", "", True),
+    ("torch.norm(x, dim=1)", "", True),
+])
+def test_a_name_that_is_new_in_torch_may_be_missing_where_the_code_runs(call, version, safe):
+    text = f"import torch\nx = y = torch.ones(1, 2)\n{call}\n"
+    options = Options(select=("TL902",), torch_version=version)
+    assert torchlint.fix_source(text, options=options, unsafe=True) != text
+    assert (torchlint.fix_source(text, options=options) != text) == safe

@@ -3,15 +3,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torchlint.findings import Edit, Safety
 from torchlint.fixes import edits
 from torchlint.fixes.imports import spell
 from torchlint.fixes.layout import layout
-from torchlint.knowledge import Deprecated, Moved
+from torchlint.knowledge import Deprecated, Moved, torch_version
+from torchlint.knowledge.deprecations import release
 from torchlint.model.values import Kind
+from torchlint.requirements import Configured
 from torchlint.rule import Repair
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 Edits = tuple[Edit, ...]
 PutCall = Callable[..., "Repair | None"]  # (node to replace, further edits)
 FIRST = "now the solution"  # rows of functions that returned a pair and now return its first member
+LATELY = 4  # minor releases of torch, the current one among them
 IGNORED = ("ignored", "does nothing", "the current accelerator")
 # Named tuple fields that old pairs had, by position.
 FIELDS = {"solution": 0, "eigenvalues": 0}
@@ -42,7 +45,19 @@ class Arguments:
 
 
 def modernised(model: FileModel, use: OldUse) -> Repair | None:
-    """The fix of a use; None where the arguments given have no counterpart, or what is returned differs."""
+    """The fix of a use; None where the arguments given have no counterpart, or what is returned differs.
+
+    A name that has only lately come to replace another is missing in many a torch that the code may run with.
+    """
+    made = _modernised(model, use)
+    major, minor = release(torch_version())
+    lately = release(use.row.since or "1.8") > (major, minor - LATELY)
+    other = use.row.kind in ("function", "class", "module") and use.row.replacement != use.row.name
+    said = model.project.session(Configured).torch_version
+    return replace(made, safety=Safety.UNSAFE) if made is not None and lately and other and not said else made
+
+
+def _modernised(model: FileModel, use: OldUse) -> Repair | None:
     row = use.row
     if row.argument:
         return _argument(model, use)
