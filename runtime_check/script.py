@@ -20,7 +20,7 @@ from pathlib import Path
 
 from runtime_check import probes
 from runtime_check.cutout import shorter
-from runtime_check.evidence import Environment, Outcome
+from runtime_check.evidence import Environment, Outcome, Verdict
 from runtime_check.plan import Case, Lines
 from runtime_check.pool import ROOT, Pool
 from torchlint.findings import Finding
@@ -101,7 +101,11 @@ def parted(words: str) -> tuple[str, int, str]:
 
 def write(finding: Finding, case: Case, pool: Pool) -> tuple[str, Outcome]:
     """The script for a finding, and the outcome that it repeats."""
-    ((_, outcome),) = pool.run([case])
+    for claim in case.claim.each:  # of several claims the one that shows itself
+        case = replace(case, claim=claim)
+        ((_, outcome),) = pool.run([case])
+        if outcome.verdict is Verdict.CONFIRMED:
+            break
     assert pool.environment is not None
     return text_of(finding, smallest(case, outcome, pool), outcome, pool.environment), outcome
 

@@ -17,6 +17,28 @@ class Claim:
         """The name that reports and probes use, for example `GraphGrows`."""
         return type(self).__name__
 
+    @property
+    def each(self) -> tuple[Claim, ...]:
+        """The claims that are tested one by one: itself, unless it is one of several."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class Either(Claim):
+    """One of several: which of them holds depends on the form of the flagged code."""
+
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The names of the claims, as in `Raises or ModeLeaks`."""
+        return " or ".join(claim.name for claim in self.claims)
+
+    @property
+    def each(self) -> tuple[Claim, ...]:
+        """The claims that are tested one by one."""
+        return self.claims
+
 
 @dataclass(frozen=True)
 class GraphGrows(Claim):

@@ -83,7 +83,7 @@ def _flow(paragraph: str) -> str:
 
 def claim_sentence(claim: Claim) -> str:
     """What the claim says will be seen, from the claim's own docstring."""
-    return " ".join(inspect.cleandoc(type(claim).__doc__ or claim.name).split())
+    return " Or: ".join(" ".join(inspect.cleandoc(type(one).__doc__ or one.name).split()) for one in claim.each)
 
 
 def page_name(rule: Rule) -> str:

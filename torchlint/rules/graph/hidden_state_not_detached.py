@@ -13,14 +13,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from torchlint.claims import Raises
+from torchlint.claims import Either, GraphGrows, Raises
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import Event, FileModel, Grad, Value
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL202", "hidden-state-not-detached", Severity.ERROR, fix=Safety.UNSAFE, triggers=("backward",))
-CLAIM = Raises("RuntimeError", "backward through the graph a second time|modified by an inplace operation")
+CLAIM = Either((
+    Raises("RuntimeError", "backward through the graph a second time|modified by an inplace operation"), GraphGrows()))
 
 EXAMPLES = [
     Example(

@@ -1,9 +1,9 @@
-"""A plain optimizer step after a scaled backward.
+"""A step that goes past its GradScaler, or a scaler that is used in part only.
 
 `scaler.scale(loss).backward()` multiplies every gradient by the loss scale. Only `scaler.step(optimizer)`
 divides them again and skips the step when one overflowed; `optimizer.step()` applies gradients that are
-65536 times too large. The other way round, `scaler.step` after a plain backward divides gradients that were
-never scaled.
+65536 times too large. The other way round, `scaler.step` without any `scale` before it raises, for it has nothing
+to divide by. Without `scaler.update()` the next step raises, and the scale never adapts.
 
 Use `scaler.step(optimizer)` and `scaler.update()` with scaled losses. After `scaler.unscale_(optimizer)` the
 gradients have their true size, and a plain step is only unprotected against overflow.
@@ -14,15 +14,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from torchlint.claims import WrongGradient
-from torchlint.findings import Safety, Severity
+from torchlint.claims import Either, Raises, WrongGradient
+from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.expressions import source_of
 from torchlint.model import Event, FileModel, Flow, Kind, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL510", "step-bypasses-scaler", Severity.ERROR, fix=Safety.UNSAFE, triggers=("scale",))
-CLAIM = WrongGradient()
+META = Meta("TL510", "step-bypasses-scaler", Severity.ERROR, fix=Safety.UNSAFE, triggers=("scale", "GradScaler"))
+CLAIM = Either((WrongGradient(), Raises("RuntimeError|AssertionError", "since the last update|_scale is None")))
 
 EXAMPLES = [
     Example(
@@ -63,6 +63,7 @@ EXAMPLES = [
                 loss = self.scaler.scale(self.net(x).mean())
                 loss.backward()
                 self.opt.step()  #!
+                self.scaler.update()
 
 
         Trainer(torch.nn.Linear(3, 1)).train(torch.ones(2, 3))
@@ -82,10 +83,59 @@ EXAMPLES = [
                 loss = self.scaler.scale(self.net(x).mean())
                 loss.backward()
                 self.scaler.step(self.opt)
+                self.scaler.update()
 
 
         Trainer(torch.nn.Linear(3, 1)).train(torch.ones(2, 3))
         """,
+    ),
+    Example(
+        bad="""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu")
+        for x in torch.ones(3, 2, 3):
+            optimizer.zero_grad()
+            scaler.scale(model(x).mean()).backward()
+            scaler.step(optimizer)  #!
+        """,
+        good="""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu")
+        for x in torch.ones(3, 2, 3):
+            optimizer.zero_grad()
+            scaler.scale(model(x).mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu")
+        model(torch.ones(2, 3)).mean().backward()
+        scaler.step(optimizer)  #!
+        scaler.update()
+        """,
+        good="""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(model(torch.ones(2, 3)).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        """,
+        fixed=False,
     ),
 ]
 
@@ -127,12 +177,73 @@ CLEAN = [
     scaler.unscale_(optimizer)
     optimizer.step()
     """,
+    """
+    import torch
+
+
+    class Scaler:
+        def __init__(self):
+            self.scaler = torch.amp.GradScaler("cpu")
+
+        def __call__(self, loss, optimizer):
+            self.scaler.scale(loss).backward()
+            self.scaler.step(optimizer)
+            self.finish(self.scaler)
+
+        def finish(self, scaler):
+            scaler.update()
+
+
+    model = torch.nn.Linear(3, 1)
+    Scaler()(model(torch.ones(2, 3)).mean(), torch.optim.SGD(model.parameters(), lr=1.0))
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    off.step(torch.optim.SGD(model.parameters(), lr=1.0))
+    """,
 ]
 
 
 def check(model: FileModel) -> Iterator[Hit]:
-    """Plain steps whose nearest backward was scaled."""
+    """Plain steps whose nearest backward was scaled; steps through a scaler that never scales or never updates."""
     yield from training.once(model, plain_steps(model))
+    yield from training.once(model, half_used(model))
+
+
+def half_used(model: FileModel) -> Iterator[tuple[Event, Hit]]:
+    """Steps through scalers of this file of which the file shows every use, and `update` or `scale` is none of them."""
+    missing = [name for name in ("scale", "update") if not may_be_called(model, name)]
+    if not missing:
+        return
+    for _, flow in training.functions_first(model):
+        if any(arg.kind is Kind.SCALER for event in flow.of("unknown_call") for arg in event.args):
+            return
+    for _, flow in training.functions_first(model):
+        for step in flow.of("step"):
+            made = step.via.site
+            if step.via.kind is not Kind.SCALER or made is None or not model.has(made) or "disabled" in step.via.facts:
+                continue
+            place = training.place_of(model, step)
+            if "scale" in missing:
+                yield step, Hit(place, "the loss was never scaled, so this raises; use `scaler.scale(loss).backward()`",
+                                confidence=min(step.via.sure, Confidence.LIKELY))
+            else:
+                yield step, Hit(place, "without `scaler.update()` the next step raises; call it after the step",
+                                updated(model, place), confidence=min(step.via.sure, Confidence.LIKELY))
+
+
+def may_be_called(model: FileModel, name: str) -> bool:
+    """Whether the file calls a method of that name on a scaler, or on something unknown, or hands it on."""
+    uses = [node for node in model.attributes_named(name)
+            if model.value(node.value).kind in (Kind.SCALER, Kind.UNKNOWN, Kind.INSTANCE)]
+    return bool(uses) or bool(model.calls_named("getattr"))
+
+
+def updated(model: FileModel, place: ast.AST) -> Repair | None:
+    """`scaler.update()` on a line of its own behind the step."""
+    match place:
+        case ast.Call(func=ast.Attribute(value=scaler)) if isinstance(model.parent(place), ast.Expr):
+            text = f"{source_of(model, scaler)}.update()"
+            return edits.repair("Update the scaler", edits.insert_after(model, model.statement(place), text))
+    return None
 
 
 def plain_steps(model: FileModel) -> Iterator[tuple[Event, Hit]]:
