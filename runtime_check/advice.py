@@ -205,6 +205,14 @@ def copies(node: ast.stmt, place: Place) -> ast.stmt | None:
     return new if multiplied.changed else None
 
 
+def entered(node: ast.stmt, place: Place) -> ast.stmt | None:
+    """Advice of grad-mode-misuse for a mode that is made and not entered: it holds from here on."""
+    match node:
+        case ast.Expr(value=ast.Call(args=[], keywords=[])):
+            return ast.parse("__import__('torch').set_grad_enabled(False)").body[0]
+    return None
+
+
 def left_out(node: ast.stmt, place: Place) -> ast.stmt | None:
     """Advice of rules about a statement that should not be there: nothing in its place."""
     return ast.Pass() if isinstance(node, (ast.Expr, ast.Assign)) else None
@@ -229,6 +237,7 @@ ADVICE: dict[str, Change] = {
     "TL112": keep_batch,
     "TL201": detach_store,
     "TL203": detach_store,
+    "TL211": entered,
     "TL218": detach_store,
     "TL412": copies,
     "TL426": with_keyword("batch_first", True),

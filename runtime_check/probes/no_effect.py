@@ -43,7 +43,7 @@ def parameters(frame: FrameType) -> list[torch.nn.Parameter]:
 
 def snapshot(frame: FrameType, only: list[torch.nn.Parameter] | None = None) -> dict[str, object]:
     """Values, gradients and flags of what is in sight of a statement, or the values of some parameters."""
-    found: dict[str, object] = {}
+    found: dict[str, object] = {"grad mode": torch.is_grad_enabled()}
     if only is not None:
         return {f"parameter {number} {tuple(p.shape)}": p.detach().clone() for number, p in enumerate(only)}
     for name, value in sorted(frame.f_locals.items()):

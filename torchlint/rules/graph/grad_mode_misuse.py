@@ -5,21 +5,21 @@
 once and stays: everything after the function runs without gradients.
 
 Write `with torch.no_grad():`. `@torch.no_grad` without parentheses works.
-
-No claim: the three forms fail in three ways, as an error, as nothing at all, and as a mode that leaks.
 """
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
+from torchlint.claims import Either, ModeLeaks, NoEffect, Raises
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import FileModel
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL211", "grad-mode-misuse", Severity.ERROR, fix=Safety.SAFE, triggers=("grad", "inference_mode"))
-CLAIM = None
+CLAIM = Either((
+    Raises("TypeError|AttributeError", "context manager protocol|__enter__"), ModeLeaks(), NoEffect()))
 MODES = {"torch.no_grad", "torch.inference_mode", "torch.enable_grad"}
 
 EXAMPLES = [
@@ -31,6 +31,9 @@ EXAMPLES = [
         def evaluate(net, x):
             with torch.no_grad:  #!
                 return net(x)
+
+
+        evaluate(torch.nn.Linear(2, 1), torch.ones(1, 2))
         """,
         good="""
         import torch
@@ -39,6 +42,9 @@ EXAMPLES = [
         def evaluate(net, x):
             with torch.no_grad():
                 return net(x)
+
+
+        evaluate(torch.nn.Linear(2, 1), torch.ones(1, 2))
         """,
     ),
     Example(
@@ -51,9 +57,7 @@ EXAMPLES = [
             return net(x)
 
 
-        def test(net, x):
-            torch.set_grad_enabled(False)  #!
-            return net(x)
+        measure(torch.nn.Linear(2, 1), torch.ones(1, 2))
         """,
         good="""
         import torch
@@ -64,9 +68,32 @@ EXAMPLES = [
                 return net(x)
 
 
+        measure(torch.nn.Linear(2, 1), torch.ones(1, 2))
+        """,
+        fixed=False,
+    ),
+    Example(
+        bad="""
+        import torch
+
+
+        def test(net, x):
+            torch.set_grad_enabled(False)  #!
+            return net(x)
+
+
+        test(torch.nn.Linear(2, 1), torch.ones(1, 2))
+        """,
+        good="""
+        import torch
+
+
         def test(net, x):
             with torch.set_grad_enabled(False):
                 return net(x)
+
+
+        test(torch.nn.Linear(2, 1), torch.ones(1, 2))
         """,
         fixed=False,
     ),
