@@ -5,7 +5,7 @@ same program (the first one is `main.py`). A comment `#? expression => words` as
 occurrence of that expression on its line; without an expression it asks about the value that the
 line's statement assigns, returns or evaluates. The words are those of `describe`; further
 `shares=x` (one storage with x), `same=x` (the same object), `mode=on|off|unknown` (gradients),
-`event=backward` (what happens on that line). `not=word` forbids a word.
+`event=backward` (what happens on that line), `unsure` (unknown, or less than sure). `not=word` forbids a word.
 """
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchlint.files import Source, read_source
+from torchlint.findings import Confidence
 from torchlint.model import FileModel, Grad, Value
 from torchlint.project import Project
 
@@ -106,6 +107,8 @@ def describe(value: Value) -> set[str]:
         words.add(value.grad.value)
     else:
         words.add("grad-unknown")
+    if not value.known or value.sure is not Confidence.SURE:
+        words.add("unsure")
     words.add(f"role={value.role or 'none'}")
     words.add("carried" if value.carried else "not-carried")
     words.add("optional" if value.optional else "required")

@@ -22,6 +22,7 @@ from torchlint.model.events import Event, Flow
 from torchlint.model.functions import FunctionInfo
 from torchlint.model.interp import analyse
 from torchlint.model.positions import Positions
+from torchlint.model.replaced import Replaced
 from torchlint.model.session import Session
 from torchlint.model.tree import Node, Place, Tree
 from torchlint.model.values import NONE, UNKNOWN, Grad, Kind, Value
@@ -202,6 +203,11 @@ class FileModel:
     def functions(self) -> list[FunctionInfo]:
         """Every function and method defined in the file (lambdas left out), in source order."""
         return [self.function_info(node) for node in self.nodes(ast.FunctionDef, ast.AsyncFunctionDef)]
+
+    @functools.cached_property
+    def replaced(self) -> Replaced:
+        """What the file's code replaces in classes and in torch from outside."""
+        return Replaced(self)
 
     def class_info(self, node: ast.ClassDef) -> ClassInfo:
         """The ClassInfo of a class definition of this file."""

@@ -8,6 +8,7 @@ from torchlint import knowledge
 from torchlint.findings import Confidence
 from torchlint.model import tensors
 from torchlint.model.classes import class_kind
+from torchlint.model.replaced import overridden
 from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_all
 
 if TYPE_CHECKING:
@@ -76,7 +77,12 @@ def named(run: Run, dotted: str, site: ast.AST) -> Value:
 
 
 def attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
-    """`base.attr` when nothing on the way has bound that path."""
+    """`base.attr` when nothing on the way has bound that path; no surer than what `base` is."""
+    value = _attribute(run, node, base)
+    return value.but(sure=base.sure) if base.sure < value.sure and base.known and value.known else value
+
+
+def _attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
     name = node.attr
     if base.kind in (Kind.NAMESPACE, Kind.FUNCTION, Kind.CLASS) and base.name:
         dotted = run.model.name_of(node)
@@ -85,7 +91,7 @@ def attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
         if dotted:
             return named(run, dotted, node)
         return Value(Kind.NAMESPACE, name=f"{base.name}.{name}") if base.kind is Kind.NAMESPACE else UNKNOWN
-    if base.is_tensor:
+    if base.is_tensor and (base.cls is None or base.cls.method(name) is None):
         return tensors.attribute(run, node, base)
     if base.cls is not None:
         return instance_attribute(run, node, base)
@@ -133,9 +139,12 @@ def instance_attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
     method = parent_method(run, node, base) if "super" in base.facts else base.cls.method(name)
     if method is not None:
         if method.is_property:
-            return method.returned(base)
+            value = method.returned(base)
+            doubtful = value.known and may_differ(base, name)
+            return value.but(sure=min(value.sure, Confidence.LIKELY)) if doubtful else value
         receiver = base.but(name=base.cls.dotted, facts=base.facts - {"super"})
-        return Value(Kind.FUNCTION, name=method.dotted, func=method, bound=receiver)
+        sure = Confidence.LIKELY if may_differ(base, name) else Confidence.SURE
+        return Value(Kind.FUNCTION, sure=sure, name=method.dotted, func=method, bound=receiver)
     if "super" in base.facts:
         return UNKNOWN
     value = base.cls.attr(name)
@@ -148,6 +157,15 @@ def instance_attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
         if found.known:
             return found
     return Value(ident=(base.cls if base.cls is not None else base.ident, name))
+
+
+def may_differ(base: Value, name: str) -> bool:
+    """Whether an object's method may be another one than its class': of a subclass, or put there by other code."""
+    if base.cls is None or "super" in base.facts:
+        return False
+    if any(not prefix for prefix in base.cls.computed_names) or name in base.cls.model.replaced.outside:
+        return True
+    return isinstance(base.ident, ast.arg) and overridden(base.cls, name)
 
 
 def parent_method(run: Run, node: ast.Attribute, base: Value) -> FunctionInfo | None:
@@ -219,6 +237,9 @@ def store_attribute(run: Run, target: ast.Attribute, base: Value, value: Value) 
     run.event("store_attr", target, base, value=value, path=path_of(target), name=name)
     path = path_of(target)
     if path:
+        method = base.cls.method(name) if base.cls is not None else None
+        if method is not None and method.is_property:
+            value = UNKNOWN  # a setter decides what it keeps
         if base.cls is not None and value.is_tensor and base.cls.registered_as(name) == "buffer":
             value = value.but(role="buffer")
         run.set(path, value)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
-from torchlint.model import attributes, library, methods, modules, tensor_calls, tensors
+from torchlint.model import attributes, containers, library, methods, modules, tensor_calls, tensors, values
 from torchlint.model.functions import FunctionInfo
-from torchlint.model.values import CONTAINERS, NONE, UNKNOWN, Grad, Kind, Value, join_optional
+from torchlint.model.values import CONTAINERS, MUTABLE_CONTAINERS, NONE, UNKNOWN, Grad, Kind, Value
 
 if TYPE_CHECKING:
     from torchlint.model.events import Event, Flow
@@ -19,10 +19,23 @@ Keywords = dict[str, Value]
 
 
 def call(run: Run, node: ast.Call) -> Value:
-    """Evaluate a call: callee, arguments, then what the callee does with them."""
+    """Evaluate a call; what it gives is no surer than what is called."""
     callee, base = callee_of(run, node.func)
+    value = called(run, node, callee, base)
+    for source in (callee, base):
+        if source is not None and source.sure < value.sure and source.known and value.known:
+            value = value.but(sure=source.sure)
+    return value
+
+
+def called(run: Run, node: ast.Call, callee: Value, base: Value | None) -> Value:
+    """The arguments of a call, then what the callee does with them."""
+    from torchlint.model.evaluate import path_of
+
     args, keywords = arguments(run, node)
     name = run.model.name_of(node.func)
+    if name.startswith("torch.") and name in run.model.replaced.patched:
+        return unknown(run, node, "", args, keywords)
     if name:
         known = library.call(run, node, name, args, keywords)
         if known is not None:
@@ -34,6 +47,9 @@ def call(run: Run, node: ast.Call) -> Value:
     if callee.kind is Kind.CLASS:
         return modules.construct(run, node, callee, args, keywords)
     if callee.kind is Kind.MODULE:
+        forward = run.get(f"{path_of(node.func)}.forward")
+        if forward is not None and forward.func is None:
+            callee = callee.but(cls=None, name="torch.nn.Module")  # replaced by something that cannot be seen
         return modules.call(run, node, callee, args, keywords)
     if callee.kind is Kind.INSTANCE and callee.cls is not None and not isinstance(node.func, ast.Attribute):
         return method_result(run, node, callee, "__call__", args, keywords)
@@ -166,13 +182,17 @@ def inline(
     for event in flow.events:
         if is_heard(run, event):
             run.flow.events.append(lifted_event(run, event, node, flow))
+    containers.hand_back(run, func, env, flow)
     if shares:
         for key, value in flow.end.items():
             if key.startswith(inner_self + ".") and value != env.get(key):
                 run.env[prefix + key[len(inner_self) :]] = lifted(run, value, node, flow)  # type: ignore[index]
     if run.grad is not None and func.declared_grad is None and flow.grad_after is not run.grad:
         run.grad = flow.grad_after
-    return lifted(run, flow.returns, node, flow)
+    returned = lifted(run, flow.returns, node, flow)
+    if isinstance(func.node, ast.AsyncFunctionDef) and not isinstance(run.model.parent(node), ast.Await):
+        return Value(ident=node, site=node)  # a coroutine
+    return values.unsure(returned) if func.is_wrapped else returned
 
 
 # What a caller must hear of however deep it happens: the parts of a training step.
@@ -363,21 +383,20 @@ def method_result(
     method = base.cls.method(name) if base.cls is not None else None
     if method is None:
         return UNKNOWN
-    return inline(run, node, method, base, list(args), keywords or {})
-
-
-def put(run: Run, container: ast.expr, base: Value, value: Value) -> None:
-    """Remember that a container now holds a value too."""
-    from torchlint.model.evaluate import path_of
-
-    path = path_of(container)
-    if path and base.kind in CONTAINERS:
-        run.set(path, base.but(item=join_optional(base.item, value), elements=None))
+    value = inline(run, node, method, base, list(args), keywords or {})
+    return value if base.sure is Confidence.SURE else values.unsure(value)
 
 
 def unknown(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value:
     """A call of code that cannot be seen."""
+    from torchlint.model.evaluate import path_of
+
     run.event("unknown_call", node, args=(*args, *keywords.values()), name=name)
+    if not name.startswith(containers.HARMLESS):
+        for arg in (*node.args, *(keyword.value for keyword in node.keywords)):
+            value = run.flow.values.get(arg, UNKNOWN)
+            if value.kind in MUTABLE_CONTAINERS and path_of(arg):
+                containers.changed(run, arg, value, containers.loose(value))
     if name.startswith(("torch.", "torchvision.ops.")) and knowledge.function(name) is not None:
         return tensor_calls.call_function(run, node, name, args, keywords)
     if name.startswith("torch.Tensor."):
@@ -386,4 +405,4 @@ def unknown(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Ke
     return Value(ident=node, site=node, source=source)
 
 
-__all__ = ["NONE", "call", "inline", "method_result", "put"]
+__all__ = ["NONE", "call", "inline", "method_result"]

@@ -11,6 +11,7 @@ from torchlint.findings import Confidence
 from torchlint.model.bases import bases_of
 from torchlint.model.duck import duck_kind
 from torchlint.model.functions import FunctionInfo
+from torchlint.model.replaced import computed_names, is_replaced
 from torchlint.model.values import UNKNOWN, Kind, Value, join_all
 
 if TYPE_CHECKING:
@@ -149,6 +150,11 @@ class ClassInfo:
     # -- attributes ---------------------------------------------------------------------------
 
     @functools.cached_property
+    def computed_names(self) -> tuple[str, ...]:
+        """How the names of attributes begin that the class binds without spelling them; "" for any name."""
+        return tuple(dict.fromkeys(prefix for cls in self.project_mro for prefix in computed_names(cls)))
+
+    @functools.cached_property
     def stores(self) -> dict[str, list[tuple[FunctionInfo | None, ast.AST, ast.expr | None]]]:
         """Every binding of `self.name` (or class-level `name`) in this class: (method, statement, value)."""
         found: dict[str, list[tuple[FunctionInfo | None, ast.AST, ast.expr | None]]] = {}
@@ -184,6 +190,10 @@ class ClassInfo:
                 value = rest[0] if rest else next(
                     (k.value for k in call.keywords if k.arg in ("tensor", "param", "module")), None)
                 found.setdefault(name, []).append((method, call, value))
+            case ast.Call(
+                func=ast.Name(id="setattr"), args=[ast.Name(id=owner), ast.Constant(value=str(name)), value]
+            ) if owner == me:
+                found.setdefault(name, []).append((method, call, value))
 
     def attr(self, name: str) -> Value:
         """What `self.name` holds: the join of everything any method of the class or its bases stores there."""
@@ -198,6 +208,23 @@ class ClassInfo:
         return value
 
     def _attr(self, name: str) -> Value:
+        value = self._kept(name)
+        if value.kind is Kind.MODULE and "frozen" not in value.facts and self._freezes(value):
+            value = value.but(facts=value.facts | {"frozen"})
+        if value.known and value.sure is Confidence.SURE and is_replaced(self, name):
+            return value.but(sure=Confidence.LIKELY)
+        return value
+
+    def _freezes(self, module: Value) -> bool:
+        """Whether a method of the class freezes the parameters of a module that it keeps."""
+        for method in self.all_methods():
+            if method.sets_requires_grad:
+                events = method.model.flow(method.node).of("freeze")
+                if any(event.target.ident == module.ident for event in events):
+                    return True
+        return False
+
+    def _kept(self, name: str) -> Value:
         values: list[Value] = []
         for cls in self.project_mro:
             for method, stmt, expr in cls.stores.get(name, ()):
@@ -241,7 +268,7 @@ class ClassInfo:
 
     def _stored(self, method: FunctionInfo | None, stmt: ast.AST, expr: ast.expr | None) -> Value:
         if isinstance(stmt, ast.Call):
-            how = REGISTERING[stmt.func.attr]  # type: ignore[attr-defined]
+            how = REGISTERING[stmt.func.attr] if isinstance(stmt.func, ast.Attribute) else "setattr"
             value = self.model.value(expr) if expr is not None else UNKNOWN
             if how == "buffer":
                 return value.but(kind=Kind.TENSOR, role="buffer", ident=(self, stmt)) if (

@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from torchlint.findings import Confidence
-from torchlint.model import calls
-from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Kind, Value, join_optional
+from torchlint.model import containers
+from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Kind, Value, join, join_optional
 
 if TYPE_CHECKING:
     from torchlint.model.interp import Run
@@ -27,7 +27,7 @@ def container_method(
         value = args[GROWING[name]]
         stored = value.item or UNKNOWN if name.startswith("extend") else value
         run.event("store", node, base, value=stored, path=path_of(node.func.value), name=name)
-        calls.put(run, node.func.value, base, stored)
+        containers.put(run, node.func.value, base, stored)
         return NONE
     match name:
         case "items" if base.kind in (Kind.DICT, Kind.STATE_DICT):
@@ -40,30 +40,56 @@ def container_method(
         case "copy":
             return base.but(ident=node, site=node)
         case "pop" | "popleft" | "popitem" | "get":
-            first = args[0].const if args else None
-            found = base.field(first) if first is not None else None
-            return found or base.item or UNKNOWN
+            return taken(run, node, base, name, args)
         case "setdefault" if len(args) == 2:
             run.event("store", node, base, value=args[1], path=path_of(node.func.value), name=name)
-            calls.put(run, node.func.value, base, args[1])
+            containers.put(run, node.func.value, base, args[1])
             return join_optional(base.item, args[1]) or UNKNOWN
         case "update":
             value = args[0] if args else Value(Kind.DICT, fields=tuple(keywords.items()))
             run.event("store", node, base, value=value, path=path_of(node.func.value), name=name)
-            for part in value.parts():
-                calls.put(run, node.func.value, base, part)
+            containers.changed(run, node.func.value, base, updated(base, value))
             return NONE
         case "clear":
             run.event("clear", node, base, path=path_of(node.func.value), name=name)
-            path = path_of(node.func.value)
-            if path:
-                run.set(path, base.but(item=None, elements=() if base.kind is Kind.LIST else None, fields=()))
+            empty = base.but(item=None, elements=() if base.kind is Kind.LIST else None, fields=())
+            containers.changed(run, node.func.value, base, empty)
             return NONE
         case "index" | "count":
             return NUMBER
         case "sort" | "reverse" | "remove" | "discard":
+            containers.changed(run, node.func.value, base, base.but(elements=None))
             return NONE
     return None
+
+
+def taken(run: Run, node: ast.Call, base: Value, name: str, args: list[Value]) -> Value:
+    """What `get`, `pop` and the like hand out."""
+    assert isinstance(node.func, ast.Attribute)
+    first = args[0].const if args else None
+    found = base.field(first) if first is not None else None
+    if name != "get" and base.kind is not Kind.DICT:
+        containers.changed(run, node.func.value, base, base.but(elements=None))
+    if found is not None:
+        return found
+    found = base.item or UNKNOWN
+    if base.kind is not Kind.DICT or name == "popitem" or (name == "pop" and len(args) < 2):
+        return found
+    if len(args) > 1:
+        return join(found, args[1])
+    return found.but(optional=True) if found.known else found
+
+
+def updated(base: Value, other: Value) -> Value:
+    """A dict after `update(other)`."""
+    item = base.item
+    for part in other.parts() or [UNKNOWN]:
+        item = join_optional(item, part)
+    if other.kind is not Kind.DICT or not (other.fields or other.elements == ()):
+        return base.but(item=item, fields=(), elements=None)
+    names = {name for name, _ in other.fields}
+    fields = (*((name, part) for name, part in base.fields if name not in names), *other.fields)
+    return base.but(item=item, fields=fields, elements=None)
 
 
 def size_method(

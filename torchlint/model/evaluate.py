@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torchlint.findings import Confidence
-from torchlint.model import attributes, calls, tensors
+from torchlint.model import attributes, calls, containers, tensors
 from torchlint.model.values import (
     CONTAINERS,
     NONE,
@@ -18,6 +18,7 @@ from torchlint.model.values import (
     Kind,
     Value,
     join_all,
+    unsure,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _children(run: Run, node: ast.expr) -> Value:
 def _name(run: Run, node: ast.Name) -> Value:
     bound = run.get(node.id)
     if bound is not None:
-        return bound
+        return unsure(bound) if node.id in run.owner.rebound else bound
     return attributes.free_name(run, node)
 
 
@@ -91,6 +92,8 @@ def _compare(run: Run, node: ast.Compare) -> Value:
     if any(isinstance(op, (ast.In, ast.NotIn, ast.Is, ast.IsNot)) for op in node.ops):
         return NUMBER
     if any(value.is_tensor for value in values):
+        if any(value.kind in (Kind.NONE, Kind.STRING) for value in values):
+            return NUMBER  # a tensor equals neither
         return tensors.constant(run, node, name="torch.eq", likely=values)
     return NUMBER if all(v.kind is Kind.NUMBER for v in values) else UNKNOWN
 
@@ -138,7 +141,8 @@ def _dict(run: Run, node: ast.Dict) -> Value:
     for key, member in zip(node.keys, node.values, strict=True):
         value = expr(run, member)
         if key is None:
-            values.append(UNKNOWN)
+            values.append(value.item or UNKNOWN)
+            fields = list(value.fields) if value.kind is Kind.DICT else []  # may replace any that stand before it
             continue
         expr(run, key)
         values.append(value)
@@ -168,7 +172,8 @@ def _subscript(run: Run, node: ast.Subscript) -> Value:
     if base.is_tensor:
         return tensors.indexed(run, node, base, key)
     if base.kind in CONTAINERS or base.kind is Kind.SIZE:
-        return _member(base, node.slice, key)
+        member = _member(base, node.slice, key)
+        return member if base.sure is Confidence.SURE else unsure(member)
     if base.kind is Kind.MODULE:
         return attributes.submodule_item(run, node, base, key)
     if base.kind is Kind.CLASS:
@@ -341,7 +346,7 @@ def store_item(run: Run, target: ast.Subscript, base: Value, value: Value) -> No
         return
     run.event("store", target, base, value=value, path=path_of(target.value), name="__setitem__")
     if base.kind in CONTAINERS:
-        calls.put(run, target.value, base, value)
+        containers.put(run, target.value, base, value, key=run.flow.values.get(target.slice, UNKNOWN).const)
     path = path_of(target)
     if path:
         run.set(path, value)
@@ -364,7 +369,12 @@ def unpacked(run: Run, value: Value, elts: list[ast.expr], at: ast.AST) -> list[
 
 
 def item_of(run: Run, value: Value, at: ast.AST) -> Value:
-    """What iterating over a value gives."""
+    """What iterating over a value gives; no surer than the value is."""
+    item = _item_of(run, value, at)
+    return unsure(item) if value.known and value.sure is not Confidence.SURE else item
+
+
+def _item_of(run: Run, value: Value, at: ast.AST) -> Value:
     if value.kind is Kind.TENSOR:
         return tensors.row(run, at, value)
     if value.kind is Kind.PARAMETERS:
@@ -398,7 +408,7 @@ def augmented(run: Run, node: ast.AugAssign) -> None:
     holder = node.target.value if isinstance(node.target, ast.Subscript) else node.target  # of `sums[name] += loss`
     run.event("accumulate", node, before, value=value, path=path or path_of(holder))
     if before.kind in (Kind.LIST, Kind.SET):
-        calls.put(run, node.target, before, value.item if value.item is not None else UNKNOWN)
+        containers.put(run, node.target, before, value.item if value.item is not None else UNKNOWN)
         run.event("store", node, before, value=value.item or UNKNOWN, path=path, name="__iadd__")
         return
     if not path:

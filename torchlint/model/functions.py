@@ -11,6 +11,7 @@ from torchlint import knowledge
 from torchlint.findings import Confidence
 from torchlint.model import callers
 from torchlint.model.duck import duck_kind, makes_module, tensor_names
+from torchlint.model.replaced import rebound_names
 from torchlint.model.tree import FUNCTIONS, children
 from torchlint.model.values import UNKNOWN, Grad, Kind, Value, join_all
 
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
 
 NO_GRAD = {"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode"}
 MAX_CALLERS = 4
+# Decorators after which a call still runs the function and returns what it returns.
+PLAIN_DECORATORS = (
+    "torch.",
+    "builtins.",
+    "functools.",
+    "abc.",
+    "typing.",
+    "typing_extensions.",
+    "contextlib.",
+    "pytest.mark.",
+    "unittest.",
+)
 
 
 class FunctionInfo:
@@ -93,6 +106,14 @@ class FunctionInfo:
         """A property or cached property: reading the attribute calls it."""
         return any(d.endswith(("property", "abstractproperty")) for d in self.decorators)
 
+    @functools.cached_property
+    def is_wrapped(self) -> bool:
+        """Whether a decorator that cannot be seen may have put something else in its place."""
+        return not all(
+            name.startswith(PLAIN_DECORATORS) or name.rpartition(".")[2] in ("setter", "deleter", "fixture")
+            for name in self.decorators
+        )
+
     @property
     def is_generator(self) -> bool:
         """Whether the body yields."""
@@ -126,6 +147,11 @@ class FunctionInfo:
                             found.add(scope.node)
                         break
         return frozenset(found)
+
+    @functools.cached_property
+    def rebound(self) -> frozenset[str]:
+        """Its variables that inner functions, and globals that any function, may bind anew at any time."""
+        return rebound_names(self.model, self.node)
 
     @functools.cached_property
     def calls(self) -> list[ast.Call]:
@@ -305,6 +331,12 @@ class FunctionInfo:
                     found.setdefault(_spelled(receiver), set()).add(attr)
         found.pop("", None)
         return found
+
+    @functools.cached_property
+    def sets_requires_grad(self) -> bool:
+        """Whether the body may freeze or thaw parameters."""
+        words = {"requires_grad", "requires_grad_", "requires_grad_()"}
+        return any(words & names for names in self.used_methods.values())
 
     def proven_local(self, name: str, value: Value) -> Value:
         """An unknown value bound to a name, with what the body proves of it."""

@@ -256,7 +256,7 @@ def run_try(run: Run, node: ast.Try) -> None:
     """Handlers start from any point of the body: what both its ends agree on."""
     assert run.env is not None
     before = dict(run.env)
-    grad = run.grad
+    grad, returned = run.grad, len(run.returned)
     run.block(node.body)
     if run.env is not None:
         run.block(node.orelse)
@@ -274,7 +274,10 @@ def run_try(run: Run, node: ast.Try) -> None:
         ended = run.env is None
         if ended:
             run.env = before
+        given = len(run.returned)
         run.block(node.finalbody)
+        if run.env is None:
+            del run.returned[returned:given]  # a `return` here takes their place
         if ended:
             run.env = None
 
@@ -431,7 +434,7 @@ def finish(run: Run) -> Flow:
     if run.env is not None and run.returned:
         run.returned.append(NONE)
     flow.end = merge(run.exit_env, run.env) or {}
-    flow.returns = join_all(run.returned) if run.returned else NONE
+    flow.returns = join_all(run.returned) if run.returned else NONE if run.env is not None else UNKNOWN
     flow.yields = join_all(run.yielded)
     flow.grad_after = run.grad
     return flow

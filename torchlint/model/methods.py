@@ -79,7 +79,7 @@ def module_method(
         return base
     if name in SELF_RETURNING:
         run.event("convert" if name in CONVERSIONS else name, node, base, args=tuple(args), name=name)
-        return base
+        return switched(run, node, base, args, keywords) if name == "requires_grad_" else base
     if name in ("parameters", "named_parameters", "buffers", "named_buffers"):
         return registered_tensors(node, base, name)
     if name in ("children", "modules"):
@@ -95,12 +95,9 @@ def module_method(
             site=node,
             item=Value(Kind.TENSOR, grad=Grad.NO, ident=(base.ident, "state"), storage=(base.ident, "state")),
         )
-    if name == "load_state_dict":
-        run.event("load_state", node, base, args=tuple(args), name=name)
-        return Value(Kind.TUPLE)
-    if name == "zero_grad":
-        run.event("zero_grad", node, base, name=name)
-        return NONE
+    if name in ("load_state_dict", "zero_grad"):
+        run.event("zero_grad" if name == "zero_grad" else "load_state", node, base, args=tuple(args), name=name)
+        return NONE if name == "zero_grad" else Value(Kind.TUPLE)
     if name in HOOKS:
         run.event("register_hook", node, base, args=tuple(args), name=name)
         return Value(Kind.HANDLE, ident=node, site=node)
@@ -117,6 +114,13 @@ def module_method(
         pair = Value(Kind.TUPLE, elements=(STRING, member))
         return Value(Kind.LIST, item={"items": pair, "values": member, "keys": STRING}[name])
     return None
+
+
+def switched(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: Keywords) -> Value:
+    """`module.requires_grad_(flag)`: the module, frozen unless the flag is surely true."""
+    flag = args[0] if args else keywords.get("requires_grad", Value(Kind.NUMBER, const=True))
+    tensors.freeze(run, node, base, flag.const is not True)
+    return tensors.frozen(base, flag.const is not True)
 
 
 def registered_tensors(node: ast.Call, base: Value, name: str) -> Value:

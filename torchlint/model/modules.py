@@ -10,7 +10,8 @@ from torchlint import knowledge
 from torchlint.findings import Confidence
 from torchlint.model import calls, tensor_calls, tensors
 from torchlint.model.classes import class_kind
-from torchlint.model.values import NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_all
+from torchlint.model.replaced import is_replaced
+from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join_all, unsure
 
 if TYPE_CHECKING:
     from torchlint.model.interp import Run
@@ -24,7 +25,16 @@ WRAPPERS = {
     "torch.distributed.fsdp.FullyShardedDataParallel",
 }
 TRANSPARENT = {"Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Flatten", "Unflatten"}
-PAIRS = {"torch.nn.GRU", "torch.nn.RNN", "torch.nn.MultiheadAttention"}
+# Modules that return two tensors, with the names that the two have.
+PAIRS: dict[str, tuple[str, ...]] = {
+    "torch.nn.GRU": (),
+    "torch.nn.RNN": (),
+    "torch.nn.LSTMCell": (),
+    "torch.nn.MultiheadAttention": (),
+    "torch.nn.AdaptiveLogSoftmaxWithLoss": ("output", "loss"),
+}
+# What these return depends on the kind of their input: packed sequences stay packed.
+DOUBTED = {"torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN", "torch.nn.Flatten", "torch.nn.Unflatten"}
 
 
 def construct(run: Run, node: ast.Call, callee: Value, args: list[Value], keywords: Keywords) -> Value:
@@ -87,6 +97,9 @@ def module_instance(value: Value, node: ast.Call, args: list[Value], keywords: K
         inner = args[0] if args else keywords.get("module", UNKNOWN)
         ddp = {"wrapper", "ddp"} if "DistributedDataParallel" in value.name else {"wrapper"}
         return value.but(bound=inner, facts=frozenset(ddp), cls=None)
+    pair = keywords.get("return_indices", UNKNOWN if "**" in keywords and "MaxPool" in value.name else None)
+    if pair is not None and pair.const is not False:
+        return value.but(facts=frozenset({"pair" if pair.const is True else "maybe_pair"}))
     if value.name == "torch.nn.Sequential":
         if any(isinstance(arg, ast.Starred) for arg in node.args):
             return value.but(item=args[0] if args else None)
@@ -127,14 +140,25 @@ def outcome(run: Run, node: ast.AST, module: Value, args: list[Value], keywords:
         forward = own if own is not None else module.cls.method("forward")
         if forward is not None:
             result = calls.inline(run, node, forward, module, args, keywords)
-            return result if result.known else output(run, node, module)
+            if is_replaced(module.cls, "forward"):
+                result = unsure(result)
+            return frozen(result, module) if result.known else output(run, node, module)
         base = next((b for b in module.cls.outside if knowledge.module_class(b) is not None), "")
         if base and base != "torch.nn.Module":
-            return torch_module(run, node, module.but(name=base, cls=None), args, keywords)
+            value = torch_module(run, node, module.but(name=base, cls=None), args, keywords)
+            # A base that cannot be seen may have a forward of its own.
+            return value if module.cls.fully_known else value.but(sure=min(value.sure, Confidence.LIKELY))
         return output(run, node, module)
     if module.name != "torch.nn.Module" and knowledge.module_class(module.name) is not None:
         return torch_module(run, node, module, args, keywords)
     return output(run, node, module)
+
+
+def frozen(value: Value, module: Value) -> Value:
+    """What a module gives whose parameters were frozen: a graph only if its input has one."""
+    if "frozen" in module.facts and value.attached:
+        return value.but(grad=Grad.UNKNOWN)
+    return value
 
 
 def output(run: Run, node: ast.AST, module: Value) -> Value:
@@ -157,8 +181,11 @@ def torch_module(run: Run, node: ast.AST, module: Value, args: list[Value], keyw
     if info.kind == "container" and tail in ("ModuleList", "ModuleDict", "ParameterList", "ParameterDict"):
         return UNKNOWN
     grad = tensors.grad_of(run, operands)
+    if tail == "Identity" and args and not args[0].is_tensor:
+        return args[0]
     if info.has_parameters and run.grad is not False:
-        grad = Grad.YES if run.grad else Grad.UNKNOWN
+        own = Grad.YES if run.grad and "frozen" not in module.facts else Grad.UNKNOWN
+        grad = own if grad is not Grad.YES else grad
     elif not info.built and run.grad is not False and grad is Grad.NO:
         grad = Grad.UNKNOWN  # whether it has parameters is not known
     value = tensors.result(run, node, operands, name=module.name, grad=grad).but(
@@ -167,15 +194,21 @@ def torch_module(run: Run, node: ast.AST, module: Value, args: list[Value], keyw
     if info.kind == "loss":
         value = value.but(facts=value.facts | {"loss"})
     first = args[0] if args else UNKNOWN
+    if (module.name in DOUBTED and not first.is_tensor) or "maybe_pair" in module.facts:
+        value = value.but(sure=Confidence.LIKELY)
     squash = tensors.SQUASHES.get(tail, first.squash if tail in TRANSPARENT else "")
     value = value.but(squash=squash)
     if module.name == "torch.nn.LSTM":
         state = Value(Kind.TUPLE, elements=(value.but(ident=(node, 1)), value.but(ident=(node, 2))), ident=(node, "h"))
         return Value(Kind.TUPLE, elements=(value.but(ident=(node, 0)), state), ident=node, site=node)
-    if module.name in PAIRS or module.name == "torch.nn.LSTMCell":
-        return Value(
-            Kind.TUPLE, elements=(value.but(ident=(node, 0)), value.but(ident=(node, 1))), ident=node, site=node
-        )
+    if module.name in PAIRS or "pair" in module.facts:
+        second = value.but(ident=(node, 1), grad=Grad.NO if "pair" in module.facts else value.grad)
+        if module.name == "torch.nn.MultiheadAttention":
+            weights = keywords.get("need_weights", args[4] if len(args) > 4 else Value(Kind.NUMBER, const=True))
+            second = {True: second, False: NONE}.get(weights.const, second.but(optional=True))
+        members = (value.but(ident=(node, 0)), second)
+        fields = tuple(zip(PAIRS.get(module.name, ()), members, strict=False))
+        return Value(Kind.TUPLE, elements=members, fields=fields, ident=node, site=node)
     return value
 
 

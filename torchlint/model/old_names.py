@@ -27,7 +27,6 @@ OWNERS = {
 }
 POSITIONS = {"torch.optim.lr_scheduler.LRScheduler.step(epoch)": 0, "torch.nn.Module.state_dict(destination)": 0,
              "torch.cross(dim)": 2, "torch.stft(return_complex)": 9}
-OPERATORS = re.compile(r"linear_operator|LinearOperator|gpytorch")
 USUAL = {"only_inputs": True, "broadcast_buffers": "no value is usual"}
 KEEP_EPOCH = ("CosineAnnealingWarmRestarts", "ReduceLROnPlateau")  # their step() takes an argument
 WHOLE = ("TorchScript as a whole", "another package")
@@ -198,8 +197,8 @@ def _methods(model: FileModel) -> Iterator[OldUse]:
     for name in sorted(_method_names()):
         for node in model.attributes_named(name):
             value = model.value(node.value)
-            if OPERATORS.search(model.source.text) or (value.sure < Confidence.SURE and value.source is not None):
-                continue  # what a module returns may be a lazy matrix, which has methods of these names
+            if value.sure < Confidence.SURE and (value.source is not None or "maybe_overloaded" in value.facts):
+                continue  # it may be a lazy matrix, which has methods of these names
             row = knowledge.deprecated(_member_name(value, name))
             if row is None or row.kind not in ("method", "attribute") or written(model, node.value):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from torchlint import knowledge
@@ -19,6 +20,7 @@ from torchlint.model.tensors import (
     grown,
     kind_word,
     result,
+    trust,
     viewing,
     with_requires_grad,
 )
@@ -28,11 +30,46 @@ if TYPE_CHECKING:
     from torchlint.knowledge import Callable_, Overload
     from torchlint.model.interp import Run
 
+DATA = {"tensor", "operand", "tensors"}  # kinds of parameters that take tensors
 
-def chosen(entry: Callable_, args: list[Value], keywords: dict[str, Value]) -> Overload:
-    """The overload that a call means, the main one when that is not clear."""
-    found = entry.overload([kind_word(v) for v in args], [k for k in keywords if k])
-    return found if found is not None else entry.overloads[0]
+
+def chosen(entry: Callable_, args: list[Value], keywords: dict[str, Value]) -> tuple[Overload, bool]:
+    """The overload that a call means, the main one when that is not clear; and whether what it returns is clear."""
+    kinds = [kind_word(v) for v in args]
+    found = entry.overload(kinds, [k for k in keywords if k])
+    pair = keywords.get("return_indices")
+    if pair is not None and pair.const is not False:
+        pairs = next((each for each in entry.overloads if each.returns == "tensors"), None)
+        return pairs or entry.overloads[0], pairs is not None and pair.const is True
+    if pair is not None:
+        return entry.overloads[0], True
+    if found is not None:
+        return found, True
+    main, skipped = entry.overloads[0], int(entry.method)
+    named = [p.name for p in main.params[skipped : skipped + len(args)]]
+    may = [each for each in entry.overloads if each.fits(kinds, keywords, method=entry.method)] or entry.overloads
+    # An overload that takes these arguments by the same names differs by options that the call does not use.
+    may = [each for each in may if [p.name for p in each.params[skipped : skipped + len(args)]] != named]
+    return main, all((each.returns, each.count) == (main.returns, main.count) for each in may)
+
+
+def data_of(overload: Overload, operands: tuple[Value, ...], args: int, names: Iterable[str]) -> list[Value]:
+    """The operands that stand for tensors: those decide, by overloading the function, what a call returns.
+
+    `args` of the operands are positional (a method's receiver included), the others belong to `names`.
+    """
+    plain = [p for p in overload.params if p.way == "positional"]
+    rest = next((p for p in overload.params if p.way == "rest"), None)
+    kinds = {p.name: p.kind for p in overload.params}
+    found = []
+    for position, value in enumerate(operands[:args]):
+        param = plain[position] if position < len(plain) else rest
+        if param is not None and (param.kind in DATA or not position):
+            found.append(value)
+    for name, value in zip(names, operands[args:], strict=False):
+        if kinds.get(name, "") in DATA and name != "out":
+            found.append(value)
+    return found
 
 
 def call_function(run: Run, node: ast.Call, dotted: str, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -43,7 +80,7 @@ def call_function(run: Run, node: ast.Call, dotted: str, args: list[Value], keyw
     operands = (*args, *keywords.values())
     if entry.factory or dotted in SHARING:
         return factory(run, node, dotted, args, keywords)
-    overload = chosen(entry, args, keywords)
+    overload, clear = chosen(entry, args, keywords)
     if entry.inplace and args and args[0].is_tensor:
         changed_in_place(run, node, node.args[0] if node.args else node, args[0], UNKNOWN, name=dotted)
     first = args[0] if args else keywords.get("input", UNKNOWN)
@@ -53,7 +90,10 @@ def call_function(run: Run, node: ast.Call, dotted: str, args: list[Value], keyw
     for keyword in node.keywords:
         if keyword.arg == "out" and keywords["out"].is_tensor:
             changed_in_place(run, node, keyword.value, keywords["out"], UNKNOWN, name=dotted)
-    return from_overload(run, node, dotted, overload, operands, first, reliable=True)
+    data = data_of(overload, operands, len(args), keywords)
+    if dotted.startswith("torch.nn."):
+        data = [value for value in data if value.is_tensor]  # these take nothing but tensors
+    return from_overload(run, node, dotted, overload, operands, first, data, reliable=clear)
 
 
 def unbound(run: Run, node: ast.Call, dotted: str, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -62,8 +102,10 @@ def unbound(run: Run, node: ast.Call, dotted: str, args: list[Value], keywords: 
     entry = knowledge.method(tail) if dotted.startswith("torch.Tensor.") else None
     if entry is None or entry.inplace or tail in SPECIAL_METHODS or not args or not args[0].is_tensor:
         return UNKNOWN
-    overload = chosen(entry, args[1:], keywords)
-    return from_overload(run, node, dotted, overload, (*args, *keywords.values()), args[0], reliable=True)
+    overload, clear = chosen(entry, args[1:], keywords)
+    operands = (*args, *keywords.values())
+    data = data_of(overload, operands, len(args), keywords)
+    return from_overload(run, node, dotted, overload, operands, args[0], data, reliable=clear)
 
 
 def factory(run: Run, node: ast.Call, dotted: str, args: list[Value], keywords: dict[str, Value]) -> Value:
@@ -78,23 +120,34 @@ def factory(run: Run, node: ast.Call, dotted: str, args: list[Value], keywords: 
         source = args[0] if args else keywords.get("data", UNKNOWN)
         if source.is_tensor:
             return source.but(ident=node, site=node, name=dotted)
-        return value.but(facts=frozenset({"numpy_shared"}))
+        return value.but(facts=frozenset({"numpy_shared"}), grad=value.grad if source.known else Grad.UNKNOWN)
+    if dotted.endswith("_like") and args:
+        return value.but(sure=trust(args[0]))
     return value
 
 
 def from_overload(
-    run: Run, node: ast.AST, name: str, overload: Overload, operands: tuple[Value, ...], first: Value, *, reliable: bool
+    run: Run,
+    node: ast.AST,
+    name: str,
+    overload: Overload,
+    operands: tuple[Value, ...],
+    first: Value,
+    data: list[Value],
+    *,
+    reliable: bool,
 ) -> Value:
     """What a call of an operator overload returns."""
     tail = name.rpartition(".")[2]
     if overload.returns in KIND_WORDS:
-        return KIND_WORDS[overload.returns]
+        value = KIND_WORDS[overload.returns]
+        return value if reliable else value.but(sure=Confidence.LIKELY)
     if overload.returns not in ("tensor", "tensors"):
         return UNKNOWN
     grad = None if overload.differentiable and not overload.zero_grad else Grad.NO
     if overload.zero_grad and overload.differentiable:
         grad = grad_of(run, operands)
-    value = result(run, node, operands, name=name, grad=grad)
+    value = result(run, node, operands, name=name, grad=grad, data=data)
     if not reliable:
         value = value.but(sure=min(value.sure, Confidence.LIKELY))
     value = value.but(squash=squash_after(tail, first), facts=value.facts | dtype_facts(overload))
@@ -129,7 +182,7 @@ def squash_after(tail: str, first: Value) -> str:
 def several(node: ast.AST, value: Value, overload: Overload) -> Value:
     """A tuple of tensors."""
     if overload.count is None:
-        return Value(Kind.TUPLE, item=value, ident=node, site=node)
+        return Value(Kind.TUPLE, sure=value.sure, item=value, ident=node, site=node)
     flags = overload.outputs if len(overload.outputs) == overload.count else (True,) * overload.count
     members = tuple(
         value.but(
@@ -140,7 +193,7 @@ def several(node: ast.AST, value: Value, overload: Overload) -> Value:
         for i, flag in enumerate(flags)
     )
     fields = tuple(zip(overload.names, members, strict=False))
-    return Value(Kind.TUPLE, elements=members, fields=fields, ident=node, site=node)
+    return Value(Kind.TUPLE, sure=value.sure, elements=members, fields=fields, ident=node, site=node)
 
 
 def call_method(
@@ -155,7 +208,7 @@ def call_method(
     entry = knowledge.method(name)
     if entry is None:
         return UNKNOWN
-    overload = chosen(entry, args, keywords)
+    overload, clear = chosen(entry, args, keywords)
     operands = (base, *args, *keywords.values())
     dotted = f"torch.Tensor.{name}"
     if entry.inplace:
@@ -170,7 +223,8 @@ def call_method(
         )
     if name in ("item", "tolist", "numpy"):
         run.event("host_read", node, base, name=name)
-    return from_overload(run, node, dotted, overload, operands, base, reliable=base.sure is Confidence.SURE)
+    data = data_of(overload, operands, len(args) + 1, keywords)
+    return from_overload(run, node, dotted, overload, operands, base, data, reliable=clear)
 
 
 def _backward(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:

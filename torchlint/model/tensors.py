@@ -11,6 +11,7 @@ from torchlint.findings import Confidence
 from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join
 
 if TYPE_CHECKING:
+    from torchlint.model.classes import ClassInfo
     from torchlint.model.interp import Run
 
 OPERATORS = {
@@ -26,7 +27,9 @@ OPERATORS = {
     ast.BitOr: "bitwise_or",
     ast.BitXor: "bitwise_xor",
 }
-INHERITED = {"batch", "first_order"}  # facts that hold of whatever is computed from a value
+DUNDERS = {**OPERATORS, ast.Div: "truediv", ast.Mod: "mod", ast.FloorDiv: "floordiv", ast.BitAnd: "and",
+           ast.BitOr: "or", ast.BitXor: "xor", ast.LShift: "lshift", ast.RShift: "rshift"}
+INHERITED = {"batch", "first_order", "maybe_overloaded"}  # facts that hold of whatever is computed from a value
 MAX_GRAPH = 150  # operations remembered of one graph
 INTEGER_OPERATORS = {"bitwise_and", "bitwise_or", "bitwise_xor"}
 SQUASHES = {
@@ -143,7 +146,28 @@ def kind_word(value: Value) -> str:
 
 def sureness(values: Iterable[Value]) -> Confidence:
     """As sure as the least sure operand."""
-    return min((v.sure for v in values), default=Confidence.SURE)
+    return min((trust(v) for v in values), default=Confidence.SURE)
+
+
+def trust(value: Value) -> Confidence:
+    """How sure an operation with a value gives a tensor: objects may overload torch's functions and operators.
+
+    Lazy matrices and dicts of tensors do; so may whatever nothing is known of.
+    """
+    if value.is_tensor:
+        overloads = value.cls is not None and overloads_functions(value.cls)
+        return Confidence.LIKELY if overloads or "maybe_number" in value.facts else value.sure
+    if value.kind in (Kind.LIST, Kind.TUPLE):
+        parts = value.parts()
+        return sureness(parts) if parts else Confidence.LIKELY
+    if value.kind in (Kind.NUMBER, Kind.NONE, Kind.STRING, Kind.SIZE, Kind.DTYPE, Kind.DEVICE):
+        return Confidence.SURE
+    return value.sure if value.kind is Kind.NDARRAY else Confidence.LIKELY
+
+
+def overloads_functions(cls: ClassInfo) -> bool:
+    """Whether a subclass of Tensor decides itself what torch's functions do with it."""
+    return any(cls.method(name) is not None for name in ("__torch_function__", "__torch_dispatch__"))
 
 
 def grad_of(run: Run, operands: Iterable[Value]) -> Grad:
@@ -194,13 +218,16 @@ def grown(run: Run, node: ast.AST, operands: Iterable[Value]) -> frozenset[Hasha
     return frozenset(found)
 
 
-def result(run: Run, node: ast.AST, operands: tuple[Value, ...], *, name: str, grad: Grad | None = None) -> Value:
-    """A fresh tensor computed from operands."""
+def result(run: Run, node: ast.AST, operands: tuple[Value, ...], *, name: str, grad: Grad | None = None,
+           data: Iterable[Value] | None = None) -> Value:
+    """A fresh tensor computed from operands; `data` are those that decide whether it is one (by default all)."""
     state = grad if grad is not None else grad_of(run, operands)
     facts = frozenset(fact for v in operands for fact in v.facts if fact in INHERITED)
+    if any(not v.known for v in (operands if data is None else data)):
+        facts |= {"maybe_overloaded"}  # a lazy matrix, a dict of tensors
     return Value(
         Kind.TENSOR,
-        sure=sureness(v for v in operands if v.is_tensor),
+        sure=sureness(operands if data is None else data),
         name=name,
         ident=node,
         storage=node,
@@ -217,7 +244,7 @@ def constant(run: Run, node: ast.AST, *, name: str, likely: Iterable[Value] = ()
     """A fresh tensor without a graph."""
     return Value(
         Kind.TENSOR,
-        sure=sureness(v for v in likely if v.is_tensor),
+        sure=sureness(likely),
         name=name,
         grad=Grad.NO,
         ident=node,
@@ -229,6 +256,9 @@ def constant(run: Run, node: ast.AST, *, name: str, likely: Iterable[Value] = ()
 def binary(run: Run, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value:
     """`left op right`."""
     word = OPERATORS.get(type(node.op), "")
+    own = overridden(run, node, left, right)
+    if own is not None:
+        return own
     if left.is_tensor or right.is_tensor:
         other = right if left.is_tensor else left
         if other.kind in (Kind.STRING, Kind.NONE) or not word:
@@ -250,6 +280,20 @@ def binary(run: Run, node: ast.BinOp | ast.AugAssign, left: Value, right: Value)
     if Kind.NDARRAY in (left.kind, right.kind):
         return Value(Kind.NDARRAY, sure=Confidence.LIKELY)
     return made_from(node, left, right)
+
+
+def overridden(run: Run, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Value | None:
+    """What a project class' own operator gives; None where torch's or Python's is meant."""
+    from torchlint.model import calls
+
+    name = DUNDERS.get(type(node.op), "")
+    if not name or (left.cls is None and right.cls is None):
+        return None
+    for value, other, method in ((left, right, f"__{name}__"), (right, left, f"__r{name}__")):
+        owner = value.kind is Kind.INSTANCE or value.is_tensor
+        if owner and value.cls is not None and value.cls.method(method) is not None:
+            return calls.method_result(run, node, value, method, (other,))
+    return None
 
 
 def made_from(node: ast.AST, *parts: Value) -> Value:
@@ -279,7 +323,7 @@ def indexed(run: Run, node: ast.Subscript, base: Value, key: Value) -> Value:
     if not advanced:
         value = viewing(value, base)
     return value.but(
-        squash=base.squash, sure=base.sure, facts=value.facts | ({"advanced_index"} if advanced else frozenset())
+        squash=base.squash, facts=value.facts | ({"advanced_index"} if advanced else frozenset())
     )
 
 
@@ -353,6 +397,23 @@ def set_requires_grad(run: Run, target: ast.expr, base: Value, flag: Value) -> N
     if not path or not isinstance(flag.const, bool):
         return
     run.set(path, with_requires_grad(base, flag.const))
+    if base.role == "parameter" and base.bound is not None and base.bound.kind is Kind.MODULE:
+        freeze(run, target, base.bound, not flag.const)
+
+
+def freeze(run: Run, node: ast.AST, module: Value, flag: bool) -> None:
+    """A module's parameters are frozen (or thawed): its outputs carry no graph of their own."""
+    run.event("freeze" if flag else "thaw", node, module)
+    if run.env is None or module.ident is None:
+        return
+    for name, value in run.env.items():
+        if value.kind is Kind.MODULE and value.ident == module.ident:
+            run.env[name] = frozen(value, flag)
+
+
+def frozen(module: Value, flag: bool) -> Value:
+    """A module with frozen (or thawed) parameters."""
+    return module.but(facts=module.facts | {"frozen"} if flag else module.facts - {"frozen"})
 
 
 def with_requires_grad(base: Value, flag: bool) -> Value:
@@ -369,6 +430,9 @@ def changed_in_place(run: Run, node: ast.AST, target: ast.expr, base: Value, val
     what = "data_write" if "through_data" in base.facts else "inplace"
     run.event(what, node, base, value=value, name=name, path=path_of(target))
     path = path_of(target)
+    if path and run.grad is not False and not value.known and value.grad is Grad.UNKNOWN and base.grad is Grad.NO:
+        if what == "inplace" and name == "torch.Tensor.__setitem__" and "batch" not in value.facts:
+            run.set(path, base.but(grad=Grad.UNKNOWN))  # what is written may carry a graph
     if path and run.grad is not False and value.is_tensor and value.grad is Grad.YES and base.grad is not Grad.YES:
         run.set(
             path,

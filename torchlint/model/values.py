@@ -67,6 +67,7 @@ class Grad(enum.Enum):
         return self.name
 
 
+MAYBE = frozenset({"frozen"})  # facts that count where they may hold
 CONTAINERS = {Kind.LIST, Kind.TUPLE, Kind.DICT, Kind.SET}
 MUTABLE_CONTAINERS = {Kind.LIST, Kind.DICT, Kind.SET}
 
@@ -184,6 +185,11 @@ NUMBER = Value(Kind.NUMBER)
 STRING = Value(Kind.STRING)
 
 
+def unsure(value: Value) -> Value:
+    """A value as no more than likely."""
+    return value.but(sure=min(value.sure, Confidence.LIKELY)) if value.known else value
+
+
 def join(left: Value, right: Value) -> Value:
     """What is known when either of two values may be the case."""
     if left is right or left == right:
@@ -203,7 +209,7 @@ def join(left: Value, right: Value) -> Value:
         if {left.kind, right.kind} == numbers:
             # An accumulator: a number before the first iteration, a tensor after it.
             tensor = left if left.is_tensor else right
-            return tensor.but(facts=tensor.facts | {"maybe_number"})
+            return tensor.but(facts=tensor.facts | {"maybe_number"}, sure=min(tensor.sure, Confidence.LIKELY))
         return UNKNOWN
     return Value(
         kind=left.kind,
@@ -226,7 +232,7 @@ def join(left: Value, right: Value) -> Value:
         carried=left.carried | right.carried,
         graph=left.graph | right.graph,
         optional=left.optional or right.optional,
-        facts=left.facts & right.facts,
+        facts=left.facts & right.facts | (left.facts | right.facts) & MAYBE,
     )
 
 
