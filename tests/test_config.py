@@ -144,7 +144,9 @@ def test_selection(options: dict[str, object], expected: list[str]) -> None:
 def test_a_preview_rule_selected_without_preview_is_noted() -> None:
     assert select(Options(select=("cpu-call",)), RULES).notes == (
         "TL902 (cpu-call) is a preview rule: not run without --preview",)
-    assert not select(Options(select=("TL9", "ALL")), RULES).notes
+    assert not select(Options(select=("TL9",)), RULES).notes
+    assert select(Options(select=("TL9", "all")), RULES).notes == ("1 preview rule is left out; --preview adds it",)
+    assert not select(Options(select=("ALL",), preview=True), RULES).notes
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_an_unknown_selector_is_refused_with_a_suggestion(word: str, message: st
 def test_an_unknown_rule_in_the_file_names_the_file(tmp_path, monkeypatch) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.torchlint]\nignore = ['TL999']\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"pyproject\.toml: unknown rule 'TL999'"):
+    with pytest.raises(ConfigError, match=r"pyproject\.toml: tool\.torchlint\.ignore: unknown rule 'TL999'"):
         configured(["."], RULES)
 
 

@@ -128,10 +128,12 @@ def test_comments_silence_as_on_the_command_line() -> None:
     assert found(f"# noqa: {rule.meta.code}", "--disable-noqa") == count
 
 
-def test_an_unneeded_noqa_is_not_for_flake8_to_report() -> None:
+def test_a_noqa_that_silences_nothing_is_reported_as_on_the_command_line() -> None:
     Path("a.py").write_text("import torch\n\nx = 1  # noqa: TL002\ny = 1  # noqa: TL999\nz = 1  # noqa: TL101\n")
-    assert lines(flake8("--select", "TL", "a.py")) == []
-    assert len(torchlint("a.py")) >= 1
+    found = [line.split()[1] for line in lines(flake8("--select", "TL", "a.py"))]
+    assert found == ["TL002", "TL001"]
+    assert len(torchlint("a.py")) == 2
+    assert lines(flake8("--select", "TL", "--disable-noqa", "a.py")) == []
 
 
 def test_standard_input() -> None:

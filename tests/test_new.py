@@ -83,13 +83,13 @@ def test_codes_come_from_the_hundred_of_the_layer(clone: Path, layer: str):
     assert int(second.code[2:]) == int(first.code[2:]) + 1
     history = (clone / HISTORY).read_text(encoding="utf-8")
     assert history.endswith(f"{first.code} aa-new-one\n{second.code} aa-new-two\n")
-    assert history.count(first.code) == 1
+    assert history.count(first.code) == 1 and str(HISTORY) in first.next_steps
 
 
 def test_a_promised_name_gets_its_code(clone: Path):
     (clone / HISTORY).write_text("TL299 promised-rule\n")
     made = create("promised-rule", "graph", clone)
-    assert made.code == "TL299" and not made.recorded
+    assert made.code == "TL299" and not made.recorded and str(HISTORY) not in made.next_steps
     with pytest.raises(NewRuleError, match="no free code"):
         create("one-too-many", "graph", clone)
 

@@ -227,7 +227,7 @@ def _print(outcome: check.Outcome, quiet: bool, form: str, output_file: str | No
 @click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text")
 @click.pass_obj
 def rule_command(rules: Sequence[Rule] | None, /, words: tuple[str, ...], every: bool, form: str) -> int:
-    """Say what a rule finds, why it matters and what to do; for a prefix such as TL2 list the rules."""
+    """Say what a rule finds, why it matters and what to do. For a prefix such as TL2, list the rules."""
     known = every_rule() if rules is None else rules
     if bool(words) == every:
         raise click.UsageError("name rules by code or name, or give --all")

@@ -16,7 +16,7 @@ from torchlint.project import Project
 from torchlint.requirements import Configured
 from torchlint.rule import Hit, Rule
 from torchlint.select import Selection, select
-from torchlint.suppress import Noqa, Suppressions, read_comments, suppress
+from torchlint.suppress import Suppressions, read_comments, suppress
 
 
 def lint_source(
@@ -38,9 +38,9 @@ def lint_source(
 
 
 def check(
-    source: Source, selection: Selection, project: Project, *, noqa: Noqa = "judge", named: bool = True
+    source: Source, selection: Selection, project: Project, *, noqa: bool = True, named: bool = True
 ) -> list[Finding]:
-    """The findings in a source, sorted by place, silenced ones left out.
+    """The findings in a source, sorted by place, silenced ones left out; `noqa` says whether such comments count.
 
     A source that is not `named`, but was met on a walk, is not parsed if it has nothing to do with torch.
     """

@@ -20,7 +20,6 @@ from torchlint.files import STDIN, Source, show
 from torchlint.findings import Finding
 from torchlint.project import Project
 from torchlint.select import Selection, configured, select
-from torchlint.suppress import Noqa
 
 
 class Plugin:
@@ -31,7 +30,7 @@ class Plugin:
 
     select: ClassVar[tuple[str, ...] | None] = None
     preview: ClassVar[bool | None] = None
-    noqa: ClassVar[Noqa] = "heed"  # flake8 heeds fewer places; whether one is needed is its question
+    noqa: ClassVar[bool] = True
     paths: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, tree: ast.Module, filename: str, lines: Sequence[str]) -> None:
@@ -62,7 +61,7 @@ class Plugin:
         """Take over what flake8 has read; an unknown rule ends the run with one line."""
         cls.select = tuple(options.torchlint_select) or None
         cls.preview = options.torchlint_preview or None
-        cls.noqa = "ignore" if options.disable_noqa else "heed"
+        cls.noqa = not options.disable_noqa
         cls.paths = tuple(options.filenames or ())
         _selection.cache_clear()
         _project.cache_clear()

@@ -87,9 +87,10 @@ class Created:
 
     @property
     def next_steps(self) -> str:
-        """What the author does now."""
+        """What was written besides the rule's file, and what the author does now."""
+        promised = f"{HISTORY}: a line for {self.code}, which no other rule may take now\n" if self.recorded else ""
         return (
-            f"{self.path}: {self.code} {self.name}\n"
+            f"{self.path}: {self.code} {self.name}\n{promised}"
             "Write the examples, then `check`, then the docstring, until this passes:\n"
             f"    pytest tests/test_rules.py -k {self.name}\n"
         )

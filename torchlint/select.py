@@ -54,10 +54,13 @@ class Selection:
 def configured(paths: Iterable[str], known: Sequence[Rule], isolated: bool = False) -> Options:
     """The configuration for `paths`. ConfigError names the file if it or a selector in it is at fault."""
     options = load(paths, isolated)
-    try:
-        select(options, known)
-    except ConfigError as error:
-        raise ConfigError(f"{show(options.file)}: {error}") from None
+    rows = [("select", options.select or ()), ("extend-select", options.extend_select), ("ignore", options.ignore)]
+    rows += [(f"per-file-ignores: {pattern!r}", codes) for pattern, codes in options.per_file]
+    for key, selectors in rows:
+        try:
+            _ranks(selectors, known, opt_in=True)
+        except ConfigError as error:
+            raise ConfigError(f"{show(options.file)}: tool.torchlint.{key}: {error}") from None
     return options
 
 
@@ -70,7 +73,7 @@ def select(options: Options, known: Sequence[Rule]) -> Selection:
     chosen = (*(options.select or ()), *options.extend_select)
     on = _ranks(chosen, known, opt_in=False)
     off = _ranks(options.ignore, known, opt_in=True)
-    rules, notes, missing = [], [], False
+    rules, notes, missing, left_out = [], [], False, 0
     for rule in known:
         meta = rule.meta
         rank = on.get(meta.code, -1)
@@ -79,10 +82,15 @@ def select(options: Options, known: Sequence[Rule]) -> Selection:
         if off.get(meta.code, -1) >= max(rank, 0) or rank < 0:
             missing = missing or (meta.default and meta.stable)
         elif not meta.stable and not options.preview:
+            left_out += 1
             if rank == EXACT:
                 notes.append(f"{meta.code} ({meta.name}) is a preview rule: not run without --preview")
         elif applies(meta.torch, options.torch_version):
             rules.append(rule)
+    if left_out and any(word.upper() == "ALL" for word in chosen):
+        said = "1 preview rule is left out; --preview adds it" if left_out == 1 else (
+            f"{left_out} preview rules are left out; --preview adds them")
+        notes.append(said)
     per_file = tuple(
         (patterns([pattern]), frozenset(_ranks(codes, known, opt_in=True)))
         for pattern, codes in options.per_file
@@ -135,9 +143,10 @@ def _codes(rule: Rule) -> tuple[str, ...]:
 
 
 def _suggestion(word: str, known: Sequence[Rule]) -> str:
-    """A near code or name, as the end of an error message."""
-    code = did_you_mean(word.upper(), [code for rule in known for code in _codes(rule)])
-    return did_you_mean(word.lower(), [rule.meta.name for rule in known]) or code
+    """A near name, or a near code of the same layer, as the end of an error message."""
+    code = word.upper()
+    codes = [one for rule in known for one in _codes(rule) if one[:3] == code[:3]]
+    return did_you_mean(word.lower(), [rule.meta.name for rule in known]) or did_you_mean(code, codes)
 
 
 def applies(versions: str, torch: str) -> bool:

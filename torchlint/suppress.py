@@ -16,16 +16,13 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torchlint.builtin import UNCHECKED, UNKNOWN, UNUSED, rule_url
 from torchlint.config import did_you_mean
 from torchlint.files import Source
 from torchlint.findings import Confidence, Edit, Finding, Fix, Safety, Span
 from torchlint.rule import Rule
-
-# What to do with a noqa comment: heed it and report one that silences nothing, only heed it, or neither.
-Noqa = Literal["judge", "heed", "ignore"]
 
 _WORTH = re.compile(r"noqa|torchlint\s*:", re.IGNORECASE)
 _CODES = r"[A-Za-z]+[0-9]+(?:[ \t]*[,\s][ \t]*[A-Za-z]+[0-9]+)*"
@@ -52,7 +49,6 @@ class Directive:
     text: str
     items: tuple[Item, ...]
     noqa: bool
-    judged: bool = True  # whether it is reported if it silences nothing
 
 
 @dataclass(frozen=True)
@@ -75,8 +71,8 @@ class Suppressions:
         return lines
 
 
-def read_comments(source: Source, noqa: Noqa = "judge") -> Suppressions:
-    """The directives in the comments of a source.
+def read_comments(source: Source, noqa: bool = True) -> Suppressions:
+    """The directives in the comments of a source, those of the kind `noqa` only if they count.
 
     Text that cannot be split into tokens gives what stands before the trouble.
     """
@@ -108,20 +104,16 @@ def _tokens(source: Source) -> Iterator[tokenize.TokenInfo]:
         return
 
 
-def _directives(token: tokenize.TokenInfo, noqa: Noqa) -> Iterator[Directive]:
+def _directives(token: tokenize.TokenInfo, noqa: bool) -> Iterator[Directive]:
     """The directives in one comment."""
-    for pattern in (_NOQA, _IGNORE):
-        is_noqa = pattern is _NOQA
-        if is_noqa and noqa == "ignore":
-            continue
+    for pattern in (_NOQA, _IGNORE) if noqa else (_IGNORE,):
         for match in pattern.finditer(token.string):
             at = match.start()
             offset = match.start("items") - at
             items = tuple(Item(m[0], offset + m.start()) for m in _ITEM.finditer(match["items"] or ""))
             if not items and match["items"] is not None:
                 continue  # `ignore[]` silences nothing
-            judged = not is_noqa or noqa == "judge"
-            yield Directive(token.start[0], token.start[1] + at + 1, match[0], items, is_noqa, judged)
+            yield Directive(token.start[0], token.start[1] + at + 1, match[0], items, pattern is _NOQA)
 
 
 def suppress(
@@ -197,8 +189,6 @@ def _complaints(
     """TL001 and TL002 for the directives of a file."""
     on = {code for code in (UNUSED.meta.code, UNKNOWN.meta.code) if code in active}
     for number, directive in enumerate(found.directives):
-        if not directive.judged:
-            continue
         ours = [item for item in directive.items if _ours(item.text, directive)]
         unused = []
         for item in ours:
