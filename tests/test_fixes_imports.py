@@ -170,3 +170,45 @@ def test_a_module_is_reached_as_the_file_reaches_it(text, expected):
 ])
 def test_names_that_a_file_takes_one_by_one_are_imported(text, expected):
     assert spelled(text, "torch.nn.init.zeros_") == expected
+
+
+PLACES = [
+    # no module of Python's own yet: above the others, apart from them where sections show
+    ("import numpy\nimport torch\n", "import math", "import math\n\nimport numpy\nimport torch\n"),
+    ("import torch\n", "import math", "import math\nimport torch\n"),
+    ("import torch\nimport numpy\n", "import math", "import math\nimport torch\nimport numpy\n"),
+    ("# a script\n\n# packages\nimport numpy\nimport torch\n", "import math",
+     "# a script\n\nimport math\n\n# packages\nimport numpy\nimport torch\n"),
+    ("\'\'\'doc\'\'\'\nimport numpy\nimport torch\n", "import math",
+     "\'\'\'doc\'\'\'\nimport math\n\nimport numpy\nimport torch\n"),
+    # sorted: all `import` before all `from`
+    ("import os\nimport sys\n\nimport torch\nfrom torch.utils.data import Dataset\n",
+     "from torch.utils.checkpoint import checkpoint",
+     "import os\nimport sys\n\nimport torch\nfrom torch.utils.checkpoint import checkpoint\n"
+     "from torch.utils.data import Dataset\n"),
+    ("import os\n\nimport numpy\nimport transformers\nfrom torch import nn\n", "import torch",
+     "import os\n\nimport numpy\nimport torch\nimport transformers\nfrom torch import nn\n"),
+    ("import os\nimport sys\n\nfrom torch import nn\n", "import math",
+     "import math\nimport os\nimport sys\n\nfrom torch import nn\n"),
+    ("import os\nfrom typing import Any\n\nimport torch\n", "import sys",
+     "import os\nimport sys\nfrom typing import Any\n\nimport torch\n"),
+    # sorted by name alone
+    ("import os\nfrom pathlib import Path\nimport sys\n\nfrom torch import nn\nimport zlib_\n", "import torch",
+     "import os\nfrom pathlib import Path\nimport sys\n\nimport torch\nfrom torch import nn\nimport zlib_\n"),
+    # relative ones stay apart
+    ("import numpy\nimport torch\n\nfrom .a import b\n", "from torch.nn.init import ones_",
+     "import numpy\nimport torch\nfrom torch.nn.init import ones_\n\nfrom .a import b\n"),
+    # a comment belongs to the import below it
+    ("import numpy\n# why\nimport zlib_\nfrom torch import nn\n", "import torch",
+     "import numpy\nimport torch\n# why\nimport zlib_\nfrom torch import nn\n"),
+    # in no order
+    ("import torch\nimport os\nimport numpy\n", "import math", "import torch\nimport os\nimport numpy\nimport math\n"),
+    ("import torch.nn as nn\nimport torch\n", "from torch.nn.init import ones_",
+     "import torch.nn as nn\nimport torch\nfrom torch.nn.init import ones_\n"),
+]
+
+
+@pytest.mark.parametrize(("text", "statement", "expected"), PLACES)
+def test_an_import_goes_where_the_order_of_the_file_has_it(text, statement, expected):
+    source = Source("t.py", text + "\nx = 1\n")
+    assert layout(source).apply(import_edits(source, [statement])) == expected + "\nx = 1\n"

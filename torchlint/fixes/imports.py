@@ -4,14 +4,16 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchlint.files import Source
 from torchlint.findings import Edit
+from torchlint.fixes.import_order import Place, sorted_place, top_of
 from torchlint.fixes.layout import Layout, layout
 from torchlint.fixes.reorder import spelled
+from torchlint.fixes.statements import alone, attached_comments
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
@@ -170,7 +172,7 @@ def import_edits(source: Source, statements: Iterable[str]) -> tuple[Edit, ...]:
     block. A name joins an existing `from` import of the same module.
     """
     edits: list[Edit] = []
-    pending: dict[int, list[str]] = {}
+    pending: dict[Place, list[str]] = {}
     joined: dict[int, list[str]] = {}
     for text in dict.fromkeys(statements):
         wanted = ast.parse(text).body[0]
@@ -204,9 +206,9 @@ def _origin(node: ast.Import | ast.ImportFrom) -> tuple[str, int] | None:
     return (node.module or "", node.level) if isinstance(node, ast.ImportFrom) else None
 
 
-def _leading(tree: ast.Module) -> list[ast.stmt]:
+def _leading(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
     """The imports that the file starts with, up to the first statement that is something else."""
-    found: list[ast.stmt] = []
+    found: list[ast.Import | ast.ImportFrom] = []
     for index, node in enumerate(tree.body):
         docstring = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -246,36 +248,40 @@ def _join(place: Layout, node: ast.stmt, names: list[str]) -> Edit:
     return place.edit(last, last, "".join(f",{gap}{name}" for name in names))
 
 
-def _anchor(source: Source, wanted: ast.Import | ast.ImportFrom) -> int:
-    """The offset of the line where a new import goes."""
+def _anchor(source: Source, wanted: ast.Import | ast.ImportFrom) -> Place:
+    """The line where a new import goes."""
     place = layout(source)
     leading = _leading(source.tree)
     if not leading:
-        return _after_head(source)
-    top = _top(wanted)
-    family = [node for node in leading if _top(node) == top]
+        return Place(_after_head(source))
+    if all(alone(place, stmt) for stmt in leading) and (found := sorted_place(place, leading, wanted)) is not None:
+        return found
+    top = top_of(wanted)
+    family = [node for node in leading if top_of(node) == top]
     if family and isinstance(wanted, ast.Import):
-        plain: list[ast.stmt] = [node for node in family if isinstance(node, ast.Import)]
+        plain: list[ast.Import | ast.ImportFrom] = [node for node in family if isinstance(node, ast.Import)]
         if not plain:
-            return place.line_start(place.range(family[0])[0])
+            return Place(place.line_start(place.range(family[0])[0]))
         family = plain
     if not family and top in sys.stdlib_module_names:
+        if not any(top_of(node) in sys.stdlib_module_names for node in leading):
+            return Place(attached_comments(place, place.range(leading[0])[0], ""))
         own = _among_own(source, leading, top)
         if own is not None:
-            return own
+            return Place(own)
     last = (family or leading)[-1]
-    return place.next_line(_end_of_line(source, last))
+    return Place(place.next_line(_end_of_line(source, last)))
 
 
-def _among_own(source: Source, leading: list[ast.stmt], top: str) -> int | None:
+def _among_own(source: Source, leading: Sequence[ast.stmt], top: str) -> int | None:
     """The offset for a module of Python's own in a file that imports those first; None if it does not."""
     place = layout(source)
-    own = [_top(node) in sys.stdlib_module_names for node in leading]
+    own = [top_of(node) in sys.stdlib_module_names for node in leading]
     count = own.index(False) if False in own else len(own)
     if not count or True in own[count:]:
         return None
     plain = [node for node in leading[:count] if isinstance(node, ast.Import)]
-    smaller = [node for node in plain if _top(node) < top]
+    smaller = [node for node in plain if top_of(node) < top]
     if plain and not smaller:
         return place.line_start(place.range(plain[0])[0])
     return place.next_line(_end_of_line(source, (smaller or leading[:count])[-1]))
@@ -290,12 +296,6 @@ def _end_of_line(source: Source, stmt: ast.stmt) -> int:
         if start >= end and place.line_of(start) == place.line_of(end):
             end = stop
     return end
-
-
-def _top(node: ast.stmt) -> str:
-    if isinstance(node, ast.ImportFrom):
-        return "." if node.level else (node.module or "").partition(".")[0]
-    return node.names[0].name.partition(".")[0] if isinstance(node, ast.Import) else ""
 
 
 def _head(tree: ast.Module) -> list[ast.stmt]:
@@ -322,10 +322,10 @@ def _after_head(source: Source) -> int:
     return len(place.text)
 
 
-def _insertion(source: Source, at: int, texts: list[str]) -> Edit:
+def _insertion(source: Source, where: Place, texts: list[str]) -> Edit:
     """New import lines at the start of a line, set off by blank lines from what is no import."""
-    place = layout(source)
-    text = "".join(f"{line}\n" for line in texts)
+    place, at = layout(source), where.offset
+    text = where.before + "".join(f"{line}\n" for line in texts) + where.after
     if not _leading(source.tree):
         if _head(source.tree):
             text = "\n" + text
