@@ -1,6 +1,10 @@
 """Every rule against its own examples and data. No test here is written for one rule."""
 from __future__ import annotations
 
+import inspect
+import re
+import sys
+
 import pytest
 import rule_harness as harness
 from import_styles import STYLES
@@ -91,6 +95,12 @@ def test_metadata(rule: Rule):
     harness.claimed(rule)
     harness.has_examples(rule)
     harness.fix_is_promised(rule)
+
+
+@per_rule
+def test_every_severity_is_promised(rule: Rule):
+    source = inspect.getsource(sys.modules[rule.module])
+    assert set(re.findall(r"Severity\.([A-Z]+)", source)) == {one.name for one in (rule.meta.severity, *rule.meta.also)}
 
 
 @per_example

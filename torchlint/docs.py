@@ -113,9 +113,10 @@ def _facts(rule: Rule) -> str:
     status = "stable" if meta.stable else "preview: reported with `--preview`"
     if meta.runtime:
         status = "reported by `torchlint confirm` only, which runs the code"
+    others = " or ".join(one.value for one in meta.also)
     rows = [
         ("Layer", LAYER_TITLES[rule.layer]),
-        ("Severity", SEVERITIES[meta.severity]),
+        ("Severity", SEVERITIES[meta.severity] + (f"; for some findings {others}" if others else "")),
         ("Status", status if meta.default else f"{status}; only when selected by code, name or `ALL`"),
         ("Fix", FIXES[meta.fix]),
         ("Since", f"torchlint {meta.since}"),

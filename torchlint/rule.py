@@ -30,7 +30,8 @@ class Meta:
 
     code: str
     name: str
-    severity: Severity
+    severity: Severity  # of most findings, and of the rule where one word has to do
+    also: tuple[Severity, ...] = field(default=(), kw_only=True)  # what single findings may have instead
     since: str = "0.1"
     stable: bool = True  # False: a preview rule, reported only with --preview
     default: bool = True  # False: opt-in, reported only when selected by code, name or ALL

@@ -76,6 +76,7 @@ def _rule(rule: Rule) -> dict[str, object]:
         "name": meta.name,
         "layer": rule.layer,
         "severity": meta.severity.value,
+        "severities": [one.value for one in (meta.severity, *meta.also)],
         "since": meta.since,
         "preview": not meta.stable,
         "default": meta.default,

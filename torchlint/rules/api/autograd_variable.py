@@ -20,7 +20,8 @@ from torchlint.fixes import edits
 from torchlint.model import FileModel, Grad, Kind
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL905", "autograd-variable", Severity.ADVICE, fix=Safety.SAFE, triggers=("Variable",))
+META = Meta("TL905", "autograd-variable", Severity.ADVICE, also=(Severity.WARNING,),
+            fix=Safety.SAFE, triggers=("Variable",))
 CLAIM = Equivalent()
 KEYWORDS = {"data", "requires_grad", "volatile"}
 

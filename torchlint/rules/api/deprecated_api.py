@@ -22,7 +22,7 @@ from torchlint.model.old_names import old_uses
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta(
-    "TL902", "deprecated-api", Severity.WARNING, fix=Safety.SAFE, aliases=("TOR101", "TOR103"),
+    "TL902", "deprecated-api", Severity.WARNING, also=(Severity.ADVICE,), fix=Safety.SAFE, aliases=("TOR101", "TOR103"),
     triggers=("torch", "functorch"))
 CLAIM = Warns()
 LOUD = ("UserWarning", "FutureWarning")  # DeprecationWarning is hidden from most users

@@ -20,7 +20,7 @@ from torchlint.model import FileModel
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta(
-    "TL908", "legacy-functional", Severity.WARNING, fix=Safety.SAFE,
+    "TL908", "legacy-functional", Severity.WARNING, also=(Severity.ADVICE,), fix=Safety.SAFE,
     triggers=("upsample", "upsample_nearest", "upsample_bilinear", "tanh", "sigmoid"))
 CLAIM = Equivalent()
 PREFIX = "torch.nn.functional."

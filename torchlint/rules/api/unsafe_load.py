@@ -80,7 +80,9 @@ def check(model: FileModel) -> Iterator[Hit]:
 
 
 def reasoned(model: FileModel, call: ast.Call) -> bool:
-    """Whether a comment at the statement speaks of the choice: its author will have to change both."""
+    """Whether a comment at the statement speaks of the choice, or it is the second try after an error."""
+    if model.place(call).handler:
+        return True
     place, stmt = layout(model.source), model.statement(call)
     start, end = place.whole(stmt)
     first = attached_comments(place, start, place.indent(start))

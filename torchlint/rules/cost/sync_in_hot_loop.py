@@ -20,7 +20,7 @@ from torchlint.model.environment import mentions_device
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta(
-    "TL602", "sync-in-hot-loop", Severity.WARNING, stable=False,
+    "TL602", "sync-in-hot-loop", Severity.WARNING, also=(Severity.ADVICE,), stable=False,
     triggers=("item", "cpu", "numpy", "tolist", "float", "print", "bool"))
 CLAIM = WaitsEveryStep()
 

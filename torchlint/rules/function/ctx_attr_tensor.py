@@ -18,7 +18,8 @@ from torchlint.fixes.saved import ctx_to_save_for_backward
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL305", "ctx-attr-tensor", Severity.ERROR, fix=Safety.UNSAFE, triggers=("Function",))
+META = Meta("TL305", "ctx-attr-tensor", Severity.ERROR, also=(Severity.WARNING,),
+            fix=Safety.UNSAFE, triggers=("Function",))
 CLAIM = CycleLeaks()
 # What code reads from an argument only if that is a tensor.
 PROOF = frozenset({

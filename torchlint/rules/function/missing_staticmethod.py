@@ -20,7 +20,8 @@ from torchlint.model import ClassInfo, FileModel, FunctionInfo
 from torchlint.model.autograd import instance_calls, maker_of
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL301", "missing-staticmethod", Severity.ERROR, fix=Safety.SAFE, triggers=("Function",))
+META = Meta("TL301", "missing-staticmethod", Severity.ERROR, also=(Severity.ADVICE,),
+            fix=Safety.SAFE, triggers=("Function",))
 CLAIM = Raises("RuntimeError", "Legacy autograd function|non-static")
 STATIC = ("forward", "backward", "setup_context", "jvp", "vmap", "vjp")
 

@@ -21,7 +21,8 @@ from torchlint.model import FileModel, Grad, Kind, Value, keeping, uses
 from torchlint.model.keeping import Store
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL201", "graph-retained-in-loop", Severity.ERROR, fix=Safety.SAFE)
+META = Meta("TL201", "graph-retained-in-loop", Severity.ERROR, also=(Severity.WARNING, Severity.ADVICE),
+            fix=Safety.SAFE)
 CLAIM = GraphGrows()
 
 EXAMPLES = [

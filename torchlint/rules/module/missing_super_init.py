@@ -20,7 +20,8 @@ from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind
 from torchlint.model.classes import runs_module_init, super_init_calls
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL403", "missing-super-init", Severity.ERROR, fix=Safety.SAFE, triggers=("__init__",))
+META = Meta("TL403", "missing-super-init", Severity.ERROR, also=(Severity.ADVICE,),
+            fix=Safety.SAFE, triggers=("__init__",))
 CLAIM = Raises("AttributeError", r"before Module\.__init__\(\) call|has no attribute '_")
 
 EXAMPLES = [

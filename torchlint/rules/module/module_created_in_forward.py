@@ -19,7 +19,7 @@ from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
 from torchlint.model.held import has_state
 from torchlint.rule import Example, Hit, Meta
 
-META = Meta("TL408", "module-created-in-forward", Severity.ERROR)
+META = Meta("TL408", "module-created-in-forward", Severity.ERROR, also=(Severity.WARNING,))
 CLAIM = NotRegistered()
 
 EXAMPLES = [

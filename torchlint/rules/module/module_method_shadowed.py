@@ -49,7 +49,7 @@ METHODS = {
     "type", "zero_grad",
 }
 
-META = Meta("TL414", "module-method-shadowed", Severity.ERROR,
+META = Meta("TL414", "module-method-shadowed", Severity.ERROR, also=(Severity.WARNING,),
             triggers=(*(f"def {name}" for name in CONTRACTS), "def training", *(f"{name} =" for name in METHODS),
                       *(f"{name} =" for name in TABLES), "training ="))
 CLAIM = Raises("TypeError|AttributeError", "argument|callable|method|iterable|items|setter")

@@ -20,7 +20,7 @@ from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
 from torchlint.model.held import has_state
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL413", "module-shared-through-default", Severity.WARNING, fix=Safety.UNSAFE)
+META = Meta("TL413", "module-shared-through-default", Severity.WARNING, also=(Severity.ERROR,), fix=Safety.UNSAFE)
 CLAIM = Aliased()
 
 EXAMPLES = [

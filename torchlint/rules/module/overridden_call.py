@@ -21,7 +21,8 @@ from torchlint.fixes import edits
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL401", "overridden-call", Severity.ERROR, fix=Safety.UNSAFE, triggers=("__call__",))
+META = Meta("TL401", "overridden-call", Severity.ERROR, also=(Severity.ADVICE,),
+            fix=Safety.UNSAFE, triggers=("__call__",))
 CLAIM = HooksSkipped()
 MODULE = "torch.nn.Module"
 IMPLEMENTATIONS = ("_call_impl", "_wrapped_call_impl", "__call__")

@@ -21,7 +21,8 @@ from torchlint.model.evaluate import path_of
 from torchlint.model.held import building_methods
 from torchlint.rule import Example, Hit, Meta
 
-META = Meta("TL415", "train-override-contract", Severity.WARNING, triggers=("def train", "def eval", ".eval()"))
+META = Meta("TL415", "train-override-contract", Severity.WARNING, also=(Severity.ADVICE,),
+            triggers=("def train", "def eval", ".eval()"))
 CLAIM = ModeLeaks()
 SWITCHING = ("training", "children", "named_children", "modules", "named_modules", "_modules", "__dict__")
 # Model zoos whose networks have BatchNorm; the others may have none.

@@ -20,7 +20,8 @@ from torchlint.model import ClassInfo, FileModel, FunctionInfo, Grad, Kind, Valu
 from torchlint.model.held import building_methods, comment_says, plain_containers, registers_by_name
 from torchlint.rule import Example, Hit, Meta
 
-META = Meta("TL404", "unregistered-parameter", Severity.ERROR, fix=Safety.UNSAFE, triggers=("requires_grad",))
+META = Meta("TL404", "unregistered-parameter", Severity.ERROR, also=(Severity.WARNING,),
+            fix=Safety.UNSAFE, triggers=("requires_grad",))
 CLAIM = NotRegistered()
 ON_PURPOSE = ("not a parameter", "not regist", "unregister", "on purpose", "state_dict", "avoid")
 

@@ -20,7 +20,8 @@ from torchlint.fixes.reorder import given_by, overlap, used_by
 from torchlint.model import FileModel, Kind, Value
 from torchlint.rule import Example, Hit, Meta
 
-META = Meta("TL530", "incompatible-keys-ignored", Severity.ADVICE, default=False, triggers=("load_state_dict",))
+META = Meta("TL530", "incompatible-keys-ignored", Severity.ADVICE, also=(Severity.WARNING,),
+            default=False, triggers=("load_state_dict",))
 CLAIM = None
 
 EXAMPLES = [
