@@ -27,6 +27,7 @@ import torch.multiprocessing as mp
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes.bench import Bench, Program, Run, Way, first_decisive
+from runtime_check.sandbox import shorten
 
 RANKS = 2
 SECONDS = 2.0
@@ -42,10 +43,14 @@ class Ranks:
     stuck: int = 0
     failed: int = 0
     joined: bool = False  # the program made a process group
+    why: str = ""  # the error that a rank ended with
 
 
-def rank_main(rank: int, store: str, action: Callable[[], object]) -> None:
-    """Runs an action as one rank. Ends the process: 0 done, 1 failed, 2 no process group was made."""
+def rank_main(rank: int, store: str, action: Callable[[], object], joined: bool) -> None:
+    """Runs an action as one rank. Ends the process: 0 done, 1 failed, 2 no process group was made.
+
+    `joined`: the group is made beforehand, for code that finds one when it is called.
+    """
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
     made = False
@@ -53,6 +58,8 @@ def rank_main(rank: int, store: str, action: Callable[[], object]) -> None:
 
     def init(*args: Any, **kwargs: Any) -> None:
         nonlocal made
+        if made:
+            return
         made = True
         limit = datetime.timedelta(seconds=SECONDS)
         plain("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=limit)
@@ -60,20 +67,26 @@ def rank_main(rank: int, store: str, action: Callable[[], object]) -> None:
     dist.init_process_group = init
     torch.distributed.init_process_group = init
     try:
+        if dist.is_initialized():
+            dist.destroy_process_group()  # the one of a single rank, in which arguments were looked for
+        if joined:
+            init()
         action()
         os._exit(0 if made else 2)
-    except BaseException:
+    except BaseException as error:
+        with open(f"{store}.{rank}", "w") as file:
+            file.write(f"{type(error).__name__}: {shorten(error)}")
         os._exit(1)
 
 
-def run_ranks(ranks: Ranks, actions: list[Callable[[], object]]) -> None:
-    """Forks a process for each action and waits."""
+def run_ranks(ranks: Ranks, actions: list[Callable[[], object]], *, joined: bool = False) -> None:
+    """Forks a process for each action and waits. `joined`: they find a process group."""
     store = os.path.join(tempfile.mkdtemp(), "store")
     running: dict[int, int] = {}
     for rank, action in enumerate(actions):
         process = os.fork()
         if process == 0:
-            rank_main(rank, store, action)
+            rank_main(rank, store, action, joined)
         running[process] = rank
     end = time.monotonic() + SECONDS + 1
     while running and time.monotonic() < end:
@@ -91,6 +104,10 @@ def run_ranks(ranks: Ranks, actions: list[Callable[[], object]]) -> None:
         os.waitpid(process, 0)
         ranks.stuck += 1
         ranks.joined = True
+    for rank in range(len(actions)):
+        if not ranks.why and os.path.exists(f"{store}.{rank}"):
+            with open(f"{store}.{rank}") as file:
+                ranks.why = file.read()
 
 
 @contextmanager
@@ -181,8 +198,8 @@ def measure(bench: Bench, program: Program, way: Way) -> Ranks:
     with spawning(ranks):
         if "spawn" in program.text:
             ranks.run = bench.run(program, way, traced=False)
-        elif not way.made_up:
-            run_ranks(ranks, [way.run] * RANKS)
+        else:
+            run_ranks(ranks, [way.run] * RANKS, joined=way.made_up)
     return ranks
 
 
@@ -212,6 +229,7 @@ def judge(bench: Bench, bad: Ranks, good: Ranks | None) -> Outcome:
         return cannot_tell("not every rank finishes, and there is no corrected program to compare with", rows)
     rows.append(Evidence("ranks that finish", str(bad.finished), bench.against, str(good.finished)))
     if good.finished < RANKS:
-        return cannot_tell("the ranks of the corrected program do not finish either", rows)
+        why = f" ({good.why})" if good.why else ""
+        return cannot_tell(f"the ranks of the corrected program do not finish either{why}", rows)
     how = f"{bad.stuck} hang and {bad.failed} end with an error"
     return Outcome(Verdict.CONFIRMED, f"of {RANKS} ranks {bad.finished} finish, {how}", tuple(rows))

@@ -68,12 +68,12 @@ def measure(program: Program, way: Way) -> Seen:
     """Runs a program, or one of its functions, as two ranks."""
     seen = Seen(Ranks(Run(way.label)))
     function = way.run() if way.kind == ENTRY else way.run
-    if not callable(function) or way.made_up:
+    if not callable(function):
         return seen
     folder = tempfile.mkdtemp()
     paths = [os.path.join(folder, f"{rank}.pt") for rank in range(RANKS)]
     actions = [partial(call_as_rank, function, rank) if way.kind == ENTRY else function for rank in range(RANKS)]
-    run_ranks(seen.ranks, [partial(recorded, *pair) for pair in zip(paths, actions, strict=True)])
+    run_ranks(seen.ranks, [partial(recorded, *pair) for pair in zip(paths, actions, strict=True)], joined=way.made_up)
     for path in paths:
         if os.path.exists(path):
             gradients, samples = torch.load(path)
@@ -88,7 +88,8 @@ def compared(bench: Bench, judge: Callable[[Bench, Seen, Seen | None], Outcome])
     def one(way: Way) -> Outcome | None:
         bad = measure(bench.flagged, way)
         if not bad.complete:
-            bench.note(bad.ranks.run.trouble or f"not both ranks came to a backward ({way.label})")
+            why = bad.ranks.run.trouble or bad.ranks.why or "not both ranks came to a backward"
+            bench.note(f"{why} ({way.label})")
             return None
         corrected = bench.corrected
         others = ways(bench, corrected) if corrected is not None else iter(())
