@@ -17,9 +17,11 @@ from torchlint.model.values import Kind, Value
 if TYPE_CHECKING:
     from torchlint.model import FileModel
 
-# What other rules report: old initialisers and functionals, loss arguments, dim of softmax, use_reentrant, saved_*.
+# What other rules report: old initialisers and functionals, loss arguments, dim of softmax, use_reentrant, saved_*,
+# backward hooks of the old kind.
 ELSEWHERE = ("torch.nn.init.", "torch.nn.functional.upsample", "torch.autograd.function.FunctionCtx.")
-ELSEWHERE_NAMES = {"torch.nn.functional.tanh", "torch.nn.functional.sigmoid", "torch.Tensor.volatile"}
+ELSEWHERE_NAMES = {"torch.nn.functional.tanh", "torch.nn.functional.sigmoid", "torch.Tensor.volatile",
+                   "torch.nn.Module.register_backward_hook"}
 ELSEWHERE_ARGUMENTS = {"size_average", "reduce", "use_reentrant"}
 # The class whose methods a kind of value has.
 OWNERS = {
