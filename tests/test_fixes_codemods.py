@@ -299,3 +299,19 @@ def test_a_name_that_is_new_in_torch_may_be_missing_where_the_code_runs(call, ve
     options = Options(select=("TL902",), torch_version=version)
     assert torchlint.fix_source(text, options=options, unsafe=True) != text
     assert (torchlint.fix_source(text, options=options) != text) == safe
+
+
+@pytest.mark.parametrize(("parameter", "order", "fixed"), [
+    ("p", "2", True), ("p", "float('inf')", True), ("p: int = 2", "p", True), ("p: float = 2.0", "-p", True),
+    ("p=2", "p", False), ("p: Union[int, str] = 2", "p", False), ("p", "'fro'", False), ("p", "self.p", False),
+    ("p", "one", True),
+])
+def test_norms_of_an_order_that_may_be_a_word_stay(parameter, order, fixed):
+    text = f"import torch\none = 1\n\n\ndef f(self, x, {parameter}):\n    return torch.norm(x, p={order}, dim=1)\n"
+    assert (torchlint.fix_source(text, options=Options(select=("TL902",))) != text) == fixed
+
+
+def test_weights_only_stays_off_where_it_was_tried_first():
+    text = ("import torch\n\n\ndef load(path):\n    try:\n        return torch.load(path)\n    except ValueError:\n"
+            "        return torch.load(path, weights_only=False)\n")
+    assert torchlint.fix_source(text, options=Options(select=("TL904",)), unsafe=True) == text

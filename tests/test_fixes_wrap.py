@@ -235,3 +235,45 @@ def test_what_has_no_brackets_gets_them_where_a_limit_is_kept(style, expected, t
 ])
 def test_other_statements_without_brackets_stay(text):
     assert fixed(text, ".data", ".detach()", style="black") == text.replace(".data", ".detach()")
+
+
+HUNG = [
+    ("""
+     class A:
+         def f(self):
+             vector[mask_of_it] = vector[mask_of_it] / torch.norm(vector[mask_of_it],
+                                                                  dim=1).unsqueeze(1)
+     """, """
+     class A:
+         def f(self):
+             vector[mask_of_it] = vector[mask_of_it] / torch.linalg.vector_norm(
+                 vector[mask_of_it], dim=1).unsqueeze(1)
+     """),
+    ("""
+     class A:
+         def f(self):
+             vector[mask_of_it] = vector[mask_of_it] / torch.norm(vector_of_something[mask_of_it],
+                                                                  [one, another,
+                                                                   and_one_more], a_long_one_that_does_not_fit)
+     """, """
+     class A:
+         def f(self):
+             vector[mask_of_it] = vector[mask_of_it] / torch.linalg.vector_norm(
+                 vector_of_something[mask_of_it],
+                 [one, another,
+                  and_one_more], a_long_one_that_does_not_fit)
+     """),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), HUNG)
+def test_what_is_too_long_below_its_first_item_goes_below_the_line(text, expected, tmp_path):
+    (tmp_path / "ruff.toml").write_text("line-length = 83\n")
+    made = fixed(dedent(text), "torch.norm", "torch.linalg.vector_norm", style="aligned", path=str(tmp_path / "t.py"))
+    assert made == dedent(expected).lstrip("\n")
+
+
+def test_signatures_say_nothing_of_how_calls_are_broken():
+    signatures = "".join(f"def f{i}(\n        a,\n        b,\n):\n    pass\n" for i in range(3))
+    assert brackets(Layout(Source("t.py", signatures))) == Brackets(step=" " * 8)
+    assert brackets(Layout(Source("t.py", signatures + ALIGNED))) == Brackets(False, own_line=False, comma=False)

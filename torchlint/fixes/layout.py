@@ -227,6 +227,15 @@ class Layout:
             index += 1
         return self.tokens[index] if index < len(self.tokens) else None
 
+    def closing(self, opener: Token) -> Token | None:
+        """The bracket that closes another one."""
+        depth = 0
+        for token in self.tokens[bisect.bisect_left(self._token_starts, opener.start) :]:
+            depth += (token.text in ("(", "[", "{")) - (token.text in (")", "]", "}"))
+            if depth == 0:
+                return token
+        return None
+
     def comments(self, start: int, end: int) -> list[Token]:
         """The comments between two offsets."""
         return [token for token in self.tokens_in(start, end) if token.comment]

@@ -10,6 +10,7 @@ from torchlint.findings import Edit, Safety
 from torchlint.fixes import edits
 from torchlint.fixes.imports import spell
 from torchlint.fixes.layout import layout
+from torchlint.fixes.names import parameters
 from torchlint.knowledge import Deprecated, Moved, torch_version
 from torchlint.knowledge.deprecations import release
 from torchlint.model.values import Kind
@@ -279,11 +280,30 @@ def _norm(model: FileModel, call: ast.Call) -> Repair | None:
     given = dict(zip(order, call.args, strict=False)) | {k.arg or "": k.value for k in call.keywords}
     if set(given) - {*order, "dtype"} or len(call.args) > 4 or any(isinstance(a, ast.Starred) for a in call.args):
         return None
-    if "p" in given and model.value(given["p"]).kind is not Kind.NUMBER:
+    if "p" in given and not _number(model, given["p"]):
         return None
     changes = [edits.rename_keyword(model, k, {"input": "x", "p": "ord"}[k.arg])
                for k in call.keywords if k.arg in ("input", "p")]
     return _put(model, call.func, "torch.linalg.vector_norm", "", None, *changes)
+
+
+def _number(model: FileModel, expr: ast.expr) -> bool:
+    """Whether an expression is a number whoever calls: a parameter may be given "fro", whatever its default."""
+    for node in ast.walk(expr):
+        if isinstance(node, ast.Attribute) and not model.name_of(node):
+            return False
+        if isinstance(node, ast.Name) and _said(model, node) not in (None, "int", "float"):
+            return False
+    return model.value(expr).kind is Kind.NUMBER
+
+
+def _said(model: FileModel, name: ast.Name) -> str | None:
+    """The annotation of a parameter, "" for none; None for a name that is no parameter."""
+    function = model.place(name).function
+    for arg in parameters(function) if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) else ():
+        if arg.arg == name.id:
+            return ast.unparse(arg.annotation) if arg.annotation is not None else ""
+    return None
 
 
 def _symeig(model: FileModel, call: ast.Call) -> Repair | None:

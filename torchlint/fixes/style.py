@@ -5,6 +5,7 @@ import configparser
 import functools
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,21 @@ class Brackets:
 
 
 def brackets(place: Layout) -> Brackets:
-    """The style of most bracketed things in the file that take several lines."""
-    votes: Counter[tuple[bool, str, bool]] = Counter()
-    commas: Counter[bool] = Counter()
+    """The style of most bracketed things that take several lines, of signatures only where there are no others."""
+    found = [(vote, comma) for vote, comma, signature in _bracketed(place) if not signature]
+    found = found or [(vote, comma) for vote, comma, _ in _bracketed(place)]
+    if not found:
+        return Brackets(step=place.indent_unit)
+    commas = Counter(comma for _, comma in found)
+    hanging, step, own_line = Counter(vote for vote, _ in found).most_common(1)[0][0]
+    return Brackets(hanging, step or place.indent_unit, own_line, own_line and commas[True] >= commas[False])
+
+
+def _bracketed(place: Layout) -> Iterator[tuple[tuple[bool, str, bool], bool | None, bool]]:
+    """Of each thing in brackets on several lines its style, whether it ends in a comma, and whether it is a signature.
+
+    None for the comma where it does not show: the items stand on one line, or the bracket has none of its own.
+    """
     stack: list[int] = []
     tokens = [token for token in place.tokens if not token.comment]
     lines = [place.line_of(token.start) for token in tokens]
@@ -52,13 +65,8 @@ def brackets(place: Layout) -> Brackets:
             inner, outer = place.indent(tokens[first + 1].start), place.indent(tokens[first].start)
             step = inner[len(outer) :] if hanging and inner.startswith(outer) else ""
             own_line = hanging and lines[index] > lines[index - 1]
-            votes[hanging, step, own_line] += 1
-            if own_line and lines[index - 1] > lines[first + 1]:
-                commas[tokens[index - 1].text == ","] += 1
-    if not votes:
-        return Brackets(step=place.indent_unit)
-    hanging, step, own_line = votes.most_common(1)[0][0]
-    return Brackets(hanging, step or place.indent_unit, own_line, own_line and commas[True] >= commas[False])
+            comma = tokens[index - 1].text == "," if own_line and lines[index - 1] > lines[first + 1] else None
+            yield (hanging, step, own_line), comma, first > 1 and tokens[first - 2].text in ("def", "class")
 
 
 def line_length(place: Layout, path: str = "") -> tuple[int, bool]:

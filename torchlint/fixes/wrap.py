@@ -198,11 +198,13 @@ class _Line:
             elif token.text == "," and self.base is not None and len(stack) > len(self.base):
                 deeper.append((token, len(stack)))
         last = len(stack)  # of the token that the line ends with
+        self.opener = stack[-1] if stack and stack[-1].start >= self.start else None
         self.open_commas = [token for token, depth in deeper if depth == last]
 
     def broken(self, limit: int, style: Brackets) -> str:
         """The statement with this line broken once; "" if there is no place for it."""
-        return self._between_items(limit, style) or self._at_bracket(limit, style) or self._in_open_bracket(limit)
+        return (self._between_items(limit, style) or self._at_bracket(limit, style) or self._in_open_bracket(limit)
+                or self._hung(limit, style))
 
     def _between_items(self, limit: int, style: Brackets) -> str:
         """Items of brackets that opened on an earlier line: each on its own, or as many as fit."""
@@ -267,6 +269,29 @@ class _Line:
             return ""
         cut = inner[-1].end
         return f"{text[:cut]}\n{place.indent(below.start)}{text[cut:].lstrip(' ')}"
+
+    def _hung(self, limit: int, style: Brackets) -> str:
+        """What stands below the first item of brackets that close on a later line goes to lines below the bracket's."""
+        text, place, opener = self.place.text, self.place, self.opener
+        closer = place.closing(opener) if opener is not None else None
+        if opener is None or closer is None or opener.end - self.start > limit:
+            return ""
+        column = place.column(opener.end)
+        first, *others = re.split(r"\r\n|\r|\n", text[opener.end : closer.start])
+        if not first.strip() or any(line[:column].strip() for line in others):
+            return ""
+        if place.comments(opener.end, closer.start):
+            return ""
+        if place.inside_strings & set(range(place.line_of(opener.start), place.line_of(closer.start) + 1)):
+            return ""
+        indent, tail = self.indent + style.step, text[closer.start : place.line_end(closer.start)]
+        pieces = [first.strip(), *(line[column:].rstrip() for line in others)]
+        whole = " ".join(piece.strip() for piece in pieces)
+        own_line = style.own_line and style.hanging
+        if len(indent + whole + tail) <= limit:
+            pieces = [whole]
+        close = f"\n{self.indent}" if own_line else ""
+        return text[: opener.end] + "".join(f"\n{indent}{piece}" for piece in pieces) + close + text[closer.start :]
 
     def _below(self, opener: Token, closer: Token, limit: int) -> str:
         """Items of brackets below the first one; "" if one of them is too long for that."""
