@@ -9,6 +9,7 @@ Use `log_softmax` before it, or `cross_entropy` on the logits.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from torchlint.claims import OutputsDiffer
@@ -16,6 +17,7 @@ from torchlint.findings import Safety, Severity
 from torchlint.fixes.unsquash import without
 from torchlint.model import FileModel
 from torchlint.model.losses import loss_calls
+from torchlint.model.tensors import KEEPS_SQUASH
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL517", "nll-without-log-softmax", Severity.ERROR, fix=Safety.UNSAFE, triggers=("nll_loss", "NLLLoss"))
@@ -57,7 +59,8 @@ EXAMPLES = [
 
 
         criterion = nn.NLLLoss()
-        loss = criterion(Net()(torch.ones(2, 4)), torch.tensor([0, 1]))  #!
+        out = Net()(torch.ones(2, 4))
+        loss = criterion(out.view(-1, 3), torch.tensor([0, 1]))  #!
         """,
         good="""
         import torch
@@ -74,7 +77,8 @@ EXAMPLES = [
 
 
         criterion = nn.NLLLoss()
-        loss = criterion(Net()(torch.ones(2, 4)), torch.tensor([0, 1]))
+        out = Net()(torch.ones(2, 4))
+        loss = criterion(out.view(-1, 3), torch.tensor([0, 1]))
         """,
         fixed=False,
     ),
@@ -89,6 +93,9 @@ CLEAN = [
     x = torch.randn(2, 3)
     F.nll_loss(torch.log(F.softmax(x, 1) + 1e-9), torch.tensor([0, 1]))
     nn.NLLLoss()(nn.LogSoftmax(dim=1)(x), torch.tensor([0, 1]))
+    out = nn.Linear(3, 3)(x).view(-1, 3)
+    out = torch.log_softmax(out, dim=1)
+    nn.NLLLoss()(out.view(-1, 3)[:2], torch.tensor([0, 1]))
 
 
     def loss(log_probs, target):
@@ -101,10 +108,27 @@ def check(model: FileModel) -> Iterator[Hit]:
     """NLL calls whose input is a probability, or comes straight from a linear or convolution layer."""
     for loss in loss_calls(model, "nll_loss"):
         given = model.value(loss.input)
-        if given.is_tensor and (given.squash == "softmax" or (not given.squash and given.name in RAW)):
+        if given.is_tensor and (given.squash == "softmax" or is_raw(model, loss.input)):
             yield Hit(
                 loss.call,
                 "`nll_loss` takes log-probabilities; use `log_softmax` or `cross_entropy`",
                 without(model, loss.input, ("nll_loss",), log=True) if given.squash == "softmax" else None,
                 confidence=given.sure,
             )
+
+
+def is_raw(model: FileModel, expr: ast.expr) -> bool:
+    """Whether a value comes straight from a linear or convolution layer, its elements at most moved."""
+    value = model.value(expr)
+    if value.squash or not value.is_tensor:
+        return False
+    if value.name in RAW:
+        return True
+    match expr:
+        case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if attr in KEEPS_SQUASH:
+            return is_raw(model, inner)
+        case ast.Subscript(value=inner):
+            return is_raw(model, inner)
+        case ast.Name() if isinstance(value.site, (ast.Call, ast.Subscript)) and model.has(value.site):
+            return value.site is not expr and is_raw(model, value.site)
+    return False
