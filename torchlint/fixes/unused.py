@@ -63,7 +63,7 @@ def _of_torch(stmt: ast.stmt) -> bool:
 def _needed(source: Source, after: Layout, name: str) -> bool:
     """Whether a name that an import binds occurs elsewhere: more than once here, or in a file that imports this."""
     uses = sum(name in _WORD.findall(token.text) for token in after.tokens if not token.comment)
-    return uses != 1 or _taken_from(source.path, name)
+    return uses != 1 or taken_from(source.path, name)
 
 
 def _take_away(
@@ -99,7 +99,7 @@ def _without(place: Layout, names: list[ast.alias], gone: list[ast.alias]) -> It
 # -- other files ----------------------------------------------------------------------------------
 
 
-def _taken_from(path: str, name: str) -> bool:
+def taken_from(path: str, name: str) -> bool:
     """Whether another file may take the name from this one."""
     if path.startswith("<") or not os.path.exists(path):
         return False

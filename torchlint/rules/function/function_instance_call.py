@@ -240,7 +240,8 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Calls of instances of Function subclasses, and of `forward` outside a Function."""
     for call, cls in instance_calls(model):
-        yield Hit(call, f"an instance of `{cls.node.name}` cannot be called; use `.apply(...)`",
+        told = "use `.apply(...)`" if "__init__" not in cls.methods else "give `.apply(...)` what it keeps"
+        yield Hit(call, f"an instance of `{cls.node.name}` cannot be called; {told}",
                   apply_instead(model, call), confidence=model.value(call.func).sure)
     for call in model.calls_named("forward"):
         owner = function_class(model, call.func.value) if isinstance(call.func, ast.Attribute) else None

@@ -4,7 +4,9 @@ torch creates `ctx` itself and calls `forward(ctx, ...)` and `backward(ctx, ...)
 instance of the class ever takes part. Methods written for an instance are the interface of torch 0.2:
 calling an instance raises "Legacy autograd function with non-static forward method is deprecated".
 
-Put `@staticmethod` on each of them, name the first parameter `ctx`, and call `MyFunction.apply(x)`. A
+Put `@staticmethod` on each of them, name the first parameter `ctx`, and call `MyFunction.apply(x)`. What
+`__init__` took becomes arguments of `forward`, for which `backward` returns None; the fix does that where
+all uses of the class are calls such as `MyFunction(2)(x)` in the same file. A
 class that is only used through `.apply` works today even without the decorator: that is advice. A
 `@classmethod` is another matter and left alone.
 """
@@ -16,6 +18,7 @@ from collections.abc import Iterator
 from torchlint.claims import Raises
 from torchlint.findings import Edit, Safety, Severity
 from torchlint.fixes import edits
+from torchlint.fixes.function_arguments import moved_to_forward
 from torchlint.model import ClassInfo, FileModel, FunctionInfo
 from torchlint.model.autograd import instance_calls, maker_of
 from torchlint.rule import Example, Hit, Meta, Repair
@@ -245,24 +248,37 @@ def is_instance_method(cls: ClassInfo, method: FunctionInfo) -> bool:
 def made_static(
     model: FileModel, cls: ClassInfo, methods: list[FunctionInfo], calls: list[ast.Call]
 ) -> Repair | None:
-    """`@staticmethod`, `ctx` for `self`, `.apply` for instances; None where the instance holds something."""
-    if "__init__" in cls.methods or any(uses_class(cls, method) for method in methods):
+    """`@staticmethod`, `ctx` for `self`, `.apply` for instances, whose arguments move to `forward`."""
+    keeps = "__init__" in cls.methods
+    if any(uses_class(cls, method) for method in methods):
         return None
-    groups: list[tuple[Edit, ...]] = []
+    groups = moved_to_forward(model, cls, calls) if keeps else called_by_apply(model, calls)
+    if groups is None or (keeps and (not groups or len(methods) < 2)):
+        return None
     for method in methods:
         node = method.node
         assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         groups.append(edits.add_decorator(model, node, "staticmethod"))
         renamed = edits.rename_parameter(model, node, "self", "ctx") if takes_ctx(cls, method) else ()
+        renamed = tuple(edit for edit in renamed if not any(covers(other, edit) for group in groups for other in group))
         if renamed:
             groups.append(renamed)
+    return edits.repair("Make the methods static", *groups)
+
+
+def called_by_apply(model: FileModel, calls: list[ast.Call]) -> list[tuple[Edit, ...]] | None:
+    """`Fn()` -> `Fn.apply` wherever an instance that is called was made; None where that is not in sight."""
     makers = {maker_of(model, call) for call in calls}
     if None in makers:
         return None
-    for maker in makers:
-        assert maker is not None
-        groups.append(edits.replace(model, maker, f"{edits.source_of(model, maker.func)}.apply"))
-    return edits.repair("Make the methods static", *groups)
+    return [edits.replace(model, maker, f"{edits.source_of(model, maker.func)}.apply")
+            for maker in makers if maker is not None]
+
+
+def covers(edit: Edit, other: Edit) -> bool:
+    """Whether an edit replaces the text that another one would change."""
+    start, end = (edit.span.line, edit.span.column), (edit.span.end_line, edit.span.end_column)
+    return start <= (other.span.line, other.span.column) < end
 
 
 def takes_ctx(cls: ClassInfo, method: FunctionInfo) -> bool:
