@@ -315,3 +315,16 @@ def test_weights_only_stays_off_where_it_was_tried_first():
     text = ("import torch\n\n\ndef load(path):\n    try:\n        return torch.load(path)\n    except ValueError:\n"
             "        return torch.load(path, weights_only=False)\n")
     assert torchlint.fix_source(text, options=Options(select=("TL904",)), unsafe=True) == text
+
+
+@pytest.mark.parametrize(("call", "safe", "unsafe"), [
+    ("torch.nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)", False, False),
+    ("torch.optim.lr_scheduler.StepLR(net, 1, verbose=False)", True, True),
+    ("torch.optim.lr_scheduler.StepLR(net, 1, verbose=True)", False, True),
+    ("torch.autograd.grad(net, net, only_inputs=False)", True, True),
+])
+def test_an_argument_is_left_out_only_where_it_does_nothing(call, safe, unsafe):
+    text = f"import torch\nnet = torch.nn.Linear(1, 1)\n{call}\n"
+    options = Options(select=("TL901", "TL902"))
+    assert (torchlint.fix_source(text, options=options) != text) == safe
+    assert (torchlint.fix_source(text, options=options, unsafe=True) != text) == unsafe

@@ -26,6 +26,7 @@ PutCall = Callable[..., "Repair | None"]  # (node to replace, further edits)
 FIRST = "now the solution"  # rows of functions that returned a pair and now return its first member
 LATELY = 4  # minor releases of torch, the current one among them
 IGNORED = ("ignored", "does nothing", "the current accelerator")
+NEEDED = ("broadcast_buffers", "outputs")  # without them the call does something else
 # Named tuple fields that old pairs had, by position.
 FIELDS = {"solution": 0, "eigenvalues": 0}
 
@@ -245,7 +246,10 @@ def _argument(model: FileModel, use: OldUse) -> Repair | None:
     place = row.moves[0].place
     if isinstance(place, str):
         return edits.repair(f"Use `{place}`", edits.rename_keyword(model, keyword, place))
-    harmless = row.differs.startswith(IGNORED) or (model.value(keyword.value).const is False)
+    if row.argument in NEEDED:
+        return None
+    silent = row.argument == "verbose" and model.value(keyword.value).const is False
+    harmless = row.differs.startswith(IGNORED) or silent
     return edits.repair(
         f"Leave `{row.argument}` out", edits.remove_argument(model, call, keyword),
         safety=None if harmless else Safety.UNSAFE)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from torchlint.files import Source
 from torchlint.findings import Edit
+from torchlint.fixes.guard import Moved
 from torchlint.fixes.imports import MODULES
 from torchlint.fixes.layout import Layout, layout
 from torchlint.fixes.statements import alone, line_removal
@@ -33,16 +34,39 @@ def without_unused(source: Source, edits: Sequence[Edit]) -> tuple[Edit, ...]:
     ranges = [place.offsets(edit.span) for edit in edits]
     removed = {word for start, end in ranges for word in _WORD.findall(place.text[start:end])}
     found = [(stmt, [alias for alias in stmt.names if (alias.asname or alias.name) in removed])
-             for stmt in source.tree.body if isinstance(stmt, (ast.Import, ast.ImportFrom)) and _of_torch(stmt)]
-    if not any(aliases for _, aliases in found) or os.path.basename(source.path) == "__init__.py":
+             for stmt in ast.walk(source.tree) if isinstance(stmt, (ast.Import, ast.ImportFrom)) and _of_torch(stmt)]
+    if not any(aliases for _, aliases in found):
         return tuple(edits)
-    after = Layout(Source("", place.apply(edits)))
+    scopes = dict(_scopes(source.tree))
+    after, moved = Layout(Source("", place.apply(edits))), Moved(place, edits)
     made = list(edits)
     for stmt, aliases in found:
-        gone = [alias for alias in aliases if not _needed(source, after, alias.asname or alias.name)]
+        scope = scopes.get(stmt)
+        if scope is None or not aliases:
+            continue
+        first, last = (0, len(place.text)) if isinstance(scope, ast.Module) else place.range(scope)
+        names = {alias: alias.asname or alias.name for alias in aliases}
+        gone = [alias for alias in aliases if _uses(after, moved.offset(first), moved.offset(last), names[alias]) == 1
+                and not (isinstance(scope, ast.Module) and _for_others(source.path, names[alias]))]
         if gone and alone(place, stmt) and not place.comments(*_lines(place, stmt)):
             _take_away(place, stmt, gone, edits, made)
     return tuple(made)
+
+
+def _scopes(tree: ast.Module) -> Iterator[tuple[ast.stmt, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """The statements of the file's and functions' own blocks, and blocks of several in them, with what binds names."""
+    stack: list[tuple[ast.AST, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef]] = [(tree, tree)]
+    while stack:
+        node, scope = stack.pop()
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            block = block if isinstance(block, list) else []
+            for stmt in block:
+                inner = stmt if isinstance(stmt, (ast.FunctionDef, ast.AsyncFunctionDef)) else scope
+                if not isinstance(stmt, ast.Try):  # which is there to see whether an import works
+                    stack.append((stmt, inner))
+                if len(block) > 1 and (node is scope or not isinstance(scope, ast.Module)):
+                    yield stmt, scope
 
 
 def _lines(place: Layout, stmt: ast.stmt) -> tuple[int, int]:
@@ -60,10 +84,14 @@ def _of_torch(stmt: ast.stmt) -> bool:
     return False
 
 
-def _needed(source: Source, after: Layout, name: str) -> bool:
-    """Whether a name that an import binds occurs elsewhere: more than once here, or in a file that imports this."""
-    uses = sum(name in _WORD.findall(token.text) for token in after.tokens if not token.comment)
-    return uses != 1 or taken_from(source.path, name)
+def _uses(after: Layout, start: int, end: int, name: str) -> int:
+    """How many tokens of a part of the text have a name in them: the import, and what reads it."""
+    return sum(name in _WORD.findall(token.text) for token in after.tokens_in(start, end) if not token.comment)
+
+
+def _for_others(path: str, name: str) -> bool:
+    """Whether a name of a file may be there for other files."""
+    return os.path.basename(path) == "__init__.py" or taken_from(path, name)
 
 
 def _take_away(
