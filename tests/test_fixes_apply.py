@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import torchlint
+from torchlint.config import Options
 from torchlint.files import Source
 from torchlint.findings import Confidence, Edit, Finding, Fix, Safety, Severity, Span
 from torchlint.fixes import edits
@@ -421,3 +423,9 @@ def test_of_an_f_string_only_fields_may_change(old, new, kept):
     after = Source("t.py", text.replace(old, new, 1))
     why = broken(Source("t.py", text), after, [place.edit(at, at + len(old), new)])
     assert (why == "") is kept and (kept or "string" in why or "read" in why)
+
+
+def test_an_import_takes_the_line_of_one_that_goes_away():
+    text = "import torch.nn.functional as F\n\nprint(F.sigmoid(x))\n"
+    expected = "import torch\n\nprint(torch.sigmoid(x))\n"
+    assert torchlint.fix_source(text, options=Options(select=("TL908",))) == expected

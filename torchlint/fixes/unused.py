@@ -111,7 +111,11 @@ def _take_away(
         text = "".join(edit.text for edit in mine).lstrip(", \t\r\n")
         made.append(place.edit(first, max(spans[edit][1] for edit in mine), text))
     else:
-        made.append(line_removal(place, start, end))
+        removal = line_removal(place, start, end)
+        begin, stop = place.offsets(removal.span)
+        if any(begin < one < stop for span in spans.values() for one in span):  # another import takes its line
+            removal = place.edit(place.line_start(start), place.next_line(end), "")
+        made.append(removal)
 
 
 def _without(place: Layout, names: list[ast.alias], gone: list[ast.alias]) -> Iterator[Edit]:
