@@ -106,7 +106,6 @@ class Rule:
     claim: Claim | None = None
     examples: tuple[Example, ...] = ()
     clean: tuple[str, ...] = ()
-    project_examples: tuple[dict[str, str], ...] = field(default=())
 
     @property
     def summary(self) -> str:

@@ -19,7 +19,7 @@ from torchlint.model import Event, FileModel, Flow, training
 from torchlint.model.environment import switches
 from torchlint.rule import Example, Hit, Meta
 
-META = Meta("TL514", "missing-eval", Severity.WARNING, triggers=("no_grad", "inference_mode"))
+META = Meta("TL514", "missing-eval", Severity.WARNING, triggers=("no_grad", "inference_mode", "optim"))
 CLAIM = OutputsDiffer()
 
 EXAMPLES = [

@@ -20,7 +20,7 @@ from torchlint.fixes.expressions import source_of
 from torchlint.model import Event, FileModel, Flow, Kind, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL501", "missing-zero-grad", Severity.ERROR, fix=Safety.UNSAFE, triggers=("step",))
+META = Meta("TL501", "missing-zero-grad", Severity.ERROR, fix=Safety.UNSAFE, triggers=("step", "optim"))
 CLAIM = GradientsAccumulate()
 
 EXAMPLES = [

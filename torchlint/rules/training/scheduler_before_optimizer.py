@@ -20,7 +20,8 @@ from torchlint.fixes.reorder import reorder
 from torchlint.model import Event, FileModel, Flow, Kind, Value, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL506", "scheduler-before-optimizer", Severity.WARNING, fix=Safety.UNSAFE, triggers=("step",))
+META = Meta("TL506", "scheduler-before-optimizer", Severity.WARNING, fix=Safety.UNSAFE,
+            triggers=("step", "lr_scheduler"))
 CLAIM = Warns("before `optimizer.step")
 PREFIX = "torch.optim.lr_scheduler."
 UNMINDFUL = {PREFIX + "ReduceLROnPlateau", PREFIX + "CosineAnnealingWarmRestarts"}

@@ -211,11 +211,8 @@ def check(model: FileModel) -> Iterator[Hit]:
 def half_used(model: FileModel) -> Iterator[tuple[Event, Hit]]:
     """Steps through scalers of this file of which the file shows every use, and `update` or `scale` is none of them."""
     missing = [name for name in ("scale", "update") if not may_be_called(model, name)]
-    if not missing:
+    if not missing or any(leaves(model, call) for call in model.nodes(ast.Call)):
         return
-    for _, flow in training.functions_first(model):
-        if any(arg.kind is Kind.SCALER for event in flow.of("unknown_call") for arg in event.args):
-            return
     for _, flow in training.functions_first(model):
         for step in flow.of("step"):
             made = step.via.site
@@ -228,6 +225,15 @@ def half_used(model: FileModel) -> Iterator[tuple[Event, Hit]]:
             else:
                 yield step, Hit(place, "without `scaler.update()` the next step raises; call it after the step",
                                 updated(model, place), confidence=min(step.via.sure, Confidence.LIKELY))
+
+
+def leaves(model: FileModel, call: ast.Call) -> bool:
+    """Whether a call hands a scaler to code that this file does not show."""
+    given = (*call.args, *(keyword.value for keyword in call.keywords))
+    if not any(model.value(arg).kind is Kind.SCALER for arg in given):
+        return False
+    function = model.value(call.func).func
+    return function is None or function.model is not model
 
 
 def may_be_called(model: FileModel, name: str) -> bool:

@@ -18,7 +18,7 @@ from torchlint.findings import Confidence, Severity
 from torchlint.model import Event, FileModel, Flow, Kind, Value, training
 from torchlint.rule import Example, Hit, Meta
 
-META = Meta("TL505", "step-without-backward", Severity.ERROR, triggers=("step", "backward"))
+META = Meta("TL505", "step-without-backward", Severity.ERROR, triggers=("step", "backward", "optim"))
 CLAIM = NoEffect()
 NEVER_BACKWARD = "no gradient is ever computed for this step; call `backward()` on the loss before it"
 NEVER_STEPPED = "nothing steps on these gradients; call `optimizer.step()` after `backward()`"
