@@ -192,3 +192,12 @@ def test_pages_for_a_terminal_have_no_markup() -> None:
         for example in rule.examples:
             first = next(line for line in example.source.splitlines() if line.strip())
             assert f"    {first}" in text
+
+
+def test_files_that_cannot_be_read_are_told_beside_what_was_fixed(here: Path) -> None:
+    (here / "a.py").write_text(SAFE)
+    (here / "b.py").write_bytes(b"import torch  # \xff\n")
+    (here / "c.py").write_text("import torch\nx = (\n")
+    result = lint("--fix", ".")
+    assert result.exit_code == 1 and "detach()" in (here / "a.py").read_text()
+    assert "b.py:1:1: TL000" in result.stdout and "c.py:2:5: TL000" in result.stdout

@@ -419,3 +419,57 @@ def test_no_change_is_no_patch():
 
 def test_absolute_paths_are_made_relative():
     assert quoted("a", "/tmp/f.py") == "a/tmp/f.py"
+
+
+# -- several names of one file -----------------------------------------------------------------
+
+
+@pytest.fixture
+def linked(tmp_path):
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_bytes(b"old\n")
+    os.link(one, other)
+    return one, other
+
+
+@pytest.mark.parametrize("new", [b"n", b"new and longer\n"])
+def test_hard_links_stay_names_of_one_file(linked, new):
+    assert write_file(str(linked[0]), b"old\n", new) is None
+    assert [path.read_bytes() for path in linked] == [new, new]
+    assert linked[0].stat().st_ino == linked[1].stat().st_ino and len(os.listdir(linked[0].parent)) == 2
+
+
+def test_both_names_in_one_run(linked):
+    assert write_files([Change(str(path), b"old\n", b"new\n") for path in linked]) == []
+    assert [path.read_bytes() for path in linked] == [b"new\n", b"new\n"]
+    assert linked[0].stat().st_ino == linked[1].stat().st_ino and len(os.listdir(linked[0].parent)) == 2
+
+
+def test_a_link_and_its_target_in_one_run(tmp_path):
+    (tmp_path / "real.py").write_bytes(b"old\n")
+    (tmp_path / "link.py").symlink_to("real.py")
+    assert write_files([Change(str(tmp_path / name), b"old\n", b"new\n") for name in ("link.py", "real.py")]) == []
+    assert (tmp_path / "link.py").is_symlink() and (tmp_path / "real.py").read_bytes() == b"new\n"
+
+
+def test_two_names_that_are_to_get_different_texts(linked):
+    changes = [Change(str(path), b"old\n", text) for path, text in zip(linked, (b"one\n", b"two\n"), strict=True)]
+    (failure,) = write_files(changes)
+    assert "other.py" in failure.path and "it is the same file as" in failure.why
+    assert [path.read_bytes() for path in linked] == [b"one\n", b"one\n"]
+
+
+def test_what_was_written_to_a_shared_file_is_taken_back(linked, tmp_path, monkeypatch):
+    (tmp_path / "z.py").write_bytes(b"old\n")
+    real = os.replace
+
+    def replace(old, new):
+        if new.endswith("z.py"):
+            raise OSError(28, "No space left on device")
+        real(old, new)
+
+    monkeypatch.setattr(os, "replace", replace)
+    changes = [Change(str(path), b"old\n", b"new\n") for path in (linked[0], tmp_path / "z.py")]
+    assert [failure.why for failure in write_files(changes)] == ["No space left on device"] * 2
+    assert [path.read_bytes() for path in (*linked, tmp_path / "z.py")] == [b"old\n"] * 3
+    assert len(os.listdir(tmp_path)) == 3

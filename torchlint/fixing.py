@@ -149,8 +149,8 @@ def _seen_again(report: Report, checker: Checker, changed: Collection[str]) -> R
     targets = {os.path.abspath(path) for path in changed}
     gone, left = 0, list(report.findings)
     for path in sorted({finding.path for finding in left}):
-        source = report.sources[path]
-        if not _takes_from(checker.project, source, targets - {os.path.abspath(path)}):
+        source = report.sources.get(path)  # none of a file that cannot be read
+        if source is None or not _takes_from(checker.project, source, targets - {os.path.abspath(path)}):
             continue
         before = {(one.code, one.span): one for one in left if one.path == path}
         now = [before.get((one.code, one.span), one) for one in checker.source(source).findings]

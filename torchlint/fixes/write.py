@@ -2,7 +2,8 @@
 
 All new files are written beside the old ones first; only then are they put in their place, one rename
 each. If a rename fails, or Python is interrupted, those already made are taken back. Signals that end
-a program wait until all files are whole and no other name of them is left.
+a program wait until all files are whole and no other name of them is left. Only a file that has several
+names (hard links) is written to, so that they stay names of one file.
 """
 from __future__ import annotations
 
@@ -48,6 +49,8 @@ class _Prepared:
     change: Change
     target: str  # where links lead to
     fresh: str  # the new bytes, under a name of their own
+    inode: tuple[int, int] = (0, 0)
+    shared: bool = False  # whether the file has other names
     backup: str = ""  # a second name of the old file
 
 
@@ -72,7 +75,9 @@ def _write_files(changes: list[Change], held: list[int]) -> list[Failure]:
             if held:
                 return failures
             try:
-                ready.append(_prepare(change))
+                item = _prepare(change)
+                if not _prepared_already(item, ready):
+                    ready.append(item)
             except _Unfit as error:
                 failures.append(Failure(change.path, str(error)))
         ready = _without_partners(ready, changes, failures)
@@ -87,6 +92,17 @@ def _write_files(changes: list[Change], held: list[int]) -> list[Failure]:
             _forget(item.fresh)
             _forget(item.backup)
     return failures
+
+
+def _prepared_already(item: _Prepared, ready: list[_Prepared]) -> bool:
+    """Whether the same bytes lie ready for another name of a file. _Unfit if it is to get others."""
+    same = next((other for other in ready if other.inode == item.inode), None)
+    if same is None:
+        return False
+    _forget(item.fresh)
+    if same.change.new != item.change.new:
+        raise _Unfit(f"it is the same file as {same.change.path}, which is changed otherwise")
+    return True
 
 
 def _without_partners(ready: list[_Prepared], changes: list[Change], failures: list[Failure]) -> list[_Prepared]:
@@ -133,7 +149,7 @@ def _prepare(change: Change) -> _Prepared:
     except BaseException:
         _forget(fresh)
         raise
-    return _Prepared(change, target, fresh)
+    return _Prepared(change, target, fresh, (status.st_dev, status.st_ino), status.st_nlink > 1)
 
 
 def _holds(path: str, data: bytes) -> bool:
@@ -168,18 +184,30 @@ def _put_in_place(ready: list[_Prepared]) -> None:
     done: list[_Prepared] = []
     try:
         for item in ready:
-            if len(ready) > 1:
+            if len(ready) > 1 and not item.shared:
                 item.backup = _second_name(item.target)
         for item in ready:
             _still_old(item)
             done.append(item)
-            os.replace(item.fresh, item.target)
+            if item.shared:
+                _overwrite(item.target, item.change.new)
+            else:
+                os.replace(item.fresh, item.target)
     except BaseException:
         for item in done:
             _take_back(item)
         raise
     for folder in {os.path.dirname(item.target) for item in ready}:
         _sync(folder)
+
+
+def _overwrite(path: str, data: bytes) -> None:
+    """Put bytes into a file that is there. What would not fit on the disk is seen before: they lie beside it."""
+    with open(path, "r+b") as stream:
+        stream.write(data)
+        stream.truncate()
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _second_name(target: str) -> str:
@@ -200,6 +228,9 @@ def _second_name(target: str) -> str:
 def _take_back(item: _Prepared) -> None:
     """Bring the old file back if the new one has taken its place."""
     if _holds(item.target, item.change.old):
+        return
+    if item.shared:
+        _overwrite(item.target, item.change.old)
         return
     if item.backup:
         os.rename(item.backup, item.target)
