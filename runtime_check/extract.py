@@ -24,10 +24,10 @@ from runtime_check.statements import (
     Step,
     bound,
     class_body_reads,
+    guarded_lines,
     is_for_checkers,
     is_patch,
     read,
-    statements_in,
     steps,
     walk,
     without_docs,
@@ -91,7 +91,7 @@ class Namespace:
         self.fallback: Callable[[str], object] | None = None  # a value for a name whose statement failed
         self.loader = loader or Loader(path, roots, _namespace)
         self.package = self.loader.package(path)
-        self.guarded_lines = frozenset(_guarded_lines(self.tree))
+        self.guarded_lines = frozenset(guarded_lines(self.tree))
         self.flags = _future_flags(self.tree)
         self._index()
         self.globals = Globals()
@@ -441,24 +441,6 @@ def _future_flags(tree: ast.Module) -> int:
 
 def _is_star(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
-
-
-def _guarded_lines(tree: ast.Module) -> Iterator[int]:
-    """Lines of imports whose failure the file handles itself, other than by raising again."""
-    for node in statements_in(tree):
-        if isinstance(node, ast.Try) and any(_catches_import_error(item) for item in node.handlers):
-            for part in node.body:
-                for item in statements_in(part):
-                    if isinstance(item, (ast.Import, ast.ImportFrom)):
-                        yield from range(item.lineno, (item.end_lineno or item.lineno) + 1)
-
-
-def _catches_import_error(handler: ast.ExceptHandler) -> bool:
-    names = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
-    caught = handler.type is None or any(
-        isinstance(item, ast.Name) and item.id in names for item in ast.walk(handler.type)
-    )
-    return caught and not any(isinstance(item, ast.Raise) for item in handler.body)
 
 
 def _looks_like_module(node: ast.stmt) -> bool:

@@ -92,7 +92,8 @@ def _tuple(args: tuple[Any, ...], asked: Asked, inner: Inner, depth: int) -> Ite
             yield Seq(spec.items, tuple) if isinstance(spec, Seq) else spec
         return
     names = asked.use.parts if len(asked.use.parts) == len(args) else ("",) * len(args)
-    asked_for = [Asked(name or asked.name, hint, Usage()) for name, hint in zip(names, args, strict=True)]
+    plain = [asked.name if hint in PLAIN else "part" for hint in args]  # tensors: their name is that of all together
+    asked_for = [Asked(name or other, hint, Usage()) for name, other, hint in zip(names, plain, args, strict=True)]
     columns = [list(itertools.islice(_part(item.hint, item, inner, depth), 4)) for item in asked_for]
     if all(columns):
         for row in range(max(map(len, columns))):

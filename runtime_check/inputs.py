@@ -24,8 +24,15 @@ from runtime_check.usage import Usage
 TOKENS = re.compile(r"(^|_)(input_)?(ids?|tokens?|idx|indices|index|words|chars|labels?|targets?|captions?|text"
                     r"|sentences?|y"
                     r"|species|atomic_numbers|z|codes|position_ids|seqs?|items?|user|users|node_type|edge_type|classes)$")
-MASKS = re.compile(r"(^|_)(masks|valid|is_\w+|dead|keep|alive)$|mask$")
+MASKS = re.compile(r"(^|_)(masks|valid|is_\w+|dead|keep|alive)$|(mask|indicator)$")
 TIMES = re.compile(r"^(t|ts|time|times|time_?steps?|noise_level|sigma|sigmas|steps?|timestep_cond|noise_labels)$")
+#: One vector for each item of a batch, which layers of a larger network take beside their input.
+CONDITIONS = re.compile(r"^(temb|t_?emb|time_?emb\w*|timestep_emb\w*|emb|pooled_\w+|class_emb\w*|global_cond"
+                        r"|adaln_input|vec|style)$")
+ROTARY = re.compile(r"^(position_embeddings|(\w+_)?rotary_(pos_)?emb\w*|rope|freqs_cis|rotary|cos|sin)$")
+STEPPED = re.compile(r"(hidden_states?|inputs?_embeds|sequence_output)$")
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
+HEAD_SIZES = ("head_dim", "attention_head_dim", "dim_head", "head_size", "attention_head_size")
 SHAPES = re.compile(r"(^|_)(shape|size)$")
 LENGTHS = re.compile(r"(^|_)(len|lens|lengths?|sizes|num_\w+)$")
 STATES = re.compile(r"(^|_)(h|hx|hidden|hiddens|state|states|h0|c0|h_0|prev_state|cache|past_\w+|hidden_states?_prev)$")
@@ -92,6 +99,8 @@ class InputGuesser(Guesser):
         if isinstance(asked.hint, type) and asked.hint in (bool, int, float, str):
             yield from self.by_class(asked.hint, asked)
             return
+        if ROTARY.search(text):
+            yield from self._rotary(text)
         if is_structure(asked.hint):
             yield from hinted(asked.hint, asked, self._required)
             if asked.hint in PLAIN:
@@ -142,6 +151,8 @@ class InputGuesser(Guesser):
             yield Tensor((b, t))
         elif TIMES.search(text):
             yield from (Tensor((b,), "long", 8), Tensor((b,), "unit"), Tensor((b, 1), "unit"), Tensor((b, self.width)))
+        elif CONDITIONS.search(text):
+            yield from (Tensor((b, self.width)), Tensor((b, t, self.width)))
         elif SHAPES.search(text):
             yield from (Seq((Const(b), Const(w)), tuple) for w in (self.width, t))
         elif LENGTHS.search(text) and not asked.use.layers:
@@ -157,6 +168,24 @@ class InputGuesser(Guesser):
             yield from (Tensor(shape) for shape in self._entries(asked) if len(shape) == 4)
             side = names.IMAGE
             yield from map(Tensor, ((b, 3, side, side), (b, 1, 28, 28), (b, 3, 224, 224)))
+
+    def _is_steps(self, text: str, entry: Entry | None) -> bool:
+        """Whether a tensor is a sequence, by its name or because the module attends to its parts."""
+        if entry is not None and (entry.kind != "float" or all(len(shape) != 3 for shape in entry.shapes)):
+            return False
+        parts = [self.module, *self.module.children()] if self.module is not None else []
+        return bool(STEPPED.search(text)) or any(hasattr(part, name) for part in parts for name in HEADS)
+
+    def _rotary(self, text: str) -> Iterator[Spec]:
+        """Cosines and sines of positions, of the size of one attention head."""
+        parts = [self.module, *self.module.modules()] if self.module is not None else []
+        found = (getattr(part, name, None) for part in parts for name in HEAD_SIZES)
+        size = next((value for value in found if type(value) is int and value > 0), names.WIDTH // names.HEADS)
+        flat, batched = Tensor((STEPS, size)), Tensor((names.BATCH, STEPS, size))
+        for one in (batched, flat) if text == "position_embeddings" else (flat, batched):
+            yield one if text in ("cos", "sin") else Seq((one, one), tuple)
+        if size % 2 == 0:
+            yield Tensor((STEPS, size // 2), "complex")
 
     def _feature_width(self, asked: Asked) -> int:
         entry = self._entry(asked)
@@ -221,7 +250,7 @@ class InputGuesser(Guesser):
             Tensor((b, w, 8, 8, 8)), Tensor((t, w)), Tensor((b, t, w, w)), Tensor((w, w)), Tensor((b, 1, 28, 28)),
             Tensor((b, 3, 224, 224)), Tensor((b,), "long", 2), Tensor((b,)), Tensor((w,)), Tensor(()),
         ]
-        rank = asked.use.shape_unpacked
+        rank = asked.use.shape_unpacked or (3 if self._is_steps(names.snake(asked.name), entry) else 0)
         if rank:
             found.sort(key=lambda spec: len(spec.shape) != rank)
             if all(len(spec.shape) != rank for spec in found):

@@ -8,6 +8,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +136,10 @@ class Loader:
                  make: Callable[[str, str, Loader], Namespace]) -> None:
         self.make = make
         self.main = os.path.abspath(main)
+        self.loaded = {name for name, module in list(sys.modules.items()) if not isinstance(module, ModuleProxy)}
+        FINDER.loader = self
+        if FINDER not in sys.meta_path:
+            sys.meta_path.insert(0, FINDER)
         self.spaces: dict[str, Namespace] = {}
         self.modules: dict[str, ModuleProxy] = {}
         self.texts: dict[str, str] = {}
@@ -259,6 +264,33 @@ class Loader:
         parents = parts[: len(parts) - (level - 1)] if level > 1 else parts
         rest = dotted.split(".") if dotted else []
         return self.proxy(".".join([*parents, *rest]) or os.path.basename(place), place)
+
+
+class ProjectFinder:
+    """Lets `importlib.import_module` give the project's modules as `import` does, with names on demand."""
+
+    loader: Loader | None = None
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """A spec for a module that the project has."""
+        top = name.partition(".")[0]
+        if self.loader is None or top in self.loader.loaded or top in STDLIB:
+            return None
+        if top not in self.loader.modules and PathFinder.find_spec(top) is not None:
+            return None  # installed
+        place = self.loader.find(name)
+        return ModuleSpec(name, self, is_package=os.path.isdir(place)) if place else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
+        """The module whose names are computed on demand."""
+        place = self.loader.find(spec.name) if self.loader is not None else None
+        return self.loader.proxy(spec.name, place) if self.loader is not None and place else None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing: a name's statement runs when it is read."""
+
+
+FINDER = ProjectFinder()
 
 
 def locate(base: str, rest: Sequence[str]) -> str | None:

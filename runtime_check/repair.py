@@ -27,6 +27,7 @@ from runtime_check.repair_sizes import (
 )
 from runtime_check.repair_values import (
     from_condition,
+    from_sizes,
     kinds_differ,
     missing_argument,
     none_given,
@@ -99,6 +100,7 @@ def repairs(context: Context) -> Iterator[Assignment]:
     if isinstance(context.failure.error, AssertionError) or not context.failure.operations:
         yield from from_condition(context)
     yield from from_numbers(context)
+    yield from from_sizes(context)
     yield from other_candidates(context)
 
 

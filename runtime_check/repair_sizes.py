@@ -21,23 +21,28 @@ def resize(context: Context, old: int, new: int, rank: int = 0) -> Iterator[Assi
               if old in spec.shape and (not rank or len(spec.shape) == rank)]
     having.sort(key=lambda pair: order.index(pair[0]))
     untouched = context.untouched()
-    for name, spec in having:
-        if name in untouched:  # named in the failing statement and still what was passed
-            yield context.arguments.put(name, spec.resize(_last_replaced(spec.shape, old, new)))
+    direct = [pair for pair in having if pair[0] in untouched]  # in the failing statement, and still what was passed
+    for parameter in dict.fromkeys(name.partition("/")[0] for name, _ in direct):
+        yield _together(context, [pair for pair in direct if pair[0].partition("/")[0] == parameter], old, new)
     blamed = set(context.blamed())
     first = [pair for pair in having if pair[0] in blamed]
     for group in (first, having):
         if group:
-            changed = context.arguments
-            for name, spec in group:
-                changed = changed.put(name, spec.resize(_last_replaced(spec.shape, old, new)))
-            yield changed
+            yield _together(context, group, old, new)
     for name, spec in having:
         for position in [i for i, size in enumerate(spec.shape) if size == old][::-1]:
             shape = (*spec.shape[:position], new, *spec.shape[position + 1:])
             yield context.arguments.put(name, spec.resize(shape))
         if spec.shape.count(old) > 1:
             yield context.arguments.put(name, spec.resize(tuple(new if size == old else size for size in spec.shape)))
+
+
+def _together(context: Context, group: list[tuple[str, Tensor]], old: int, new: int) -> Assignment:
+    """Several tensors changed at once, such as those of one tuple."""
+    changed = context.arguments
+    for name, spec in group:
+        changed = changed.put(name, spec.resize(_last_replaced(spec.shape, old, new)))
+    return changed
 
 
 def _last_replaced(shape: tuple[int, ...], old: int, new: int) -> tuple[int, ...]:
@@ -95,6 +100,11 @@ def view_sizes(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     sizes = [int(item) for item in match[1].split(",") if item.strip().lstrip("-").isdigit()]
     total = int(match[2])
     fixed = math.prod(size for size in sizes if size > 0)
+    direct = context.untouched()
+    for name, spec in context.arguments.leaves():
+        if name in direct and spec.shape:  # its last size is to be split
+            for size in dict.fromkeys(size for size in sizes[1:] if size > 1):
+                yield context.arguments.put(name, spec.resize((*spec.shape[:-1], spec.shape[-1] * size)))
     for size in sizes:
         for name, spec in context.arguments.leaves():
             if size > 0 and spec.shape and size not in spec.shape:

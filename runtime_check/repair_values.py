@@ -184,6 +184,17 @@ def _agree(context: Context, test: ast.expr, one: Any, two: Any) -> Iterator[Ass
                         yield context.arguments.put(name, Seq((items[0],) * count, spec.box))
 
 
+def from_sizes(context: Context) -> Iterator[Assignment]:
+    """Whole numbers that were passed beside tensors: most often they are sizes of these."""
+    sizes = list(dict.fromkeys(size for _, spec in context.arguments.leaves() for size in spec.shape))
+    for name in context.blamed() if sizes else ():
+        spec = context.arguments.get(name)
+        if isinstance(spec, Const) and type(spec.value) is int:
+            for size in [*sizes[:6], 1]:
+                if size != spec.value:
+                    yield context.arguments.put(name, Const(size))
+
+
 def other_candidates(context: Context) -> Iterator[Assignment]:
     """The next candidates of the blamed parameters, then of all."""
     for name in context.blamed():

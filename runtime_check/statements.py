@@ -216,3 +216,21 @@ def _attribute_roots(targets: list[ast.expr]) -> set[str]:
             case ast.Attribute() | ast.Subscript():
                 names.add(root(target))
     return names - {""}
+
+
+def guarded_lines(tree: ast.Module) -> Iterator[int]:
+    """Lines of imports whose failure the file handles itself, other than by raising again."""
+    for node in statements_in(tree):
+        if isinstance(node, ast.Try) and any(_catches_import_error(item) for item in node.handlers):
+            for part in node.body:
+                for item in statements_in(part):
+                    if isinstance(item, (ast.Import, ast.ImportFrom)):
+                        yield from range(item.lineno, (item.end_lineno or item.lineno) + 1)
+
+
+def _catches_import_error(handler: ast.ExceptHandler) -> bool:
+    names = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+    caught = handler.type is None or any(
+        isinstance(item, ast.Name) and item.id in names for item in ast.walk(handler.type)
+    )
+    return caught and not any(isinstance(item, ast.Raise) for item in handler.body)

@@ -427,3 +427,12 @@ def test_decorators_that_only_write_documentation_do_not_run() -> None:
     """)
     assert found.get("Net")().forward() == 2  # type: ignore[operator]
     assert not found.skipped
+
+
+def test_modules_that_are_imported_by_name_are_loaded_on_demand_too(tmp_path: Path) -> None:
+    made = project(tmp_path, """
+        import importlib
+        def get(name):
+            return importlib.import_module(f".{name}", "late_pkg").VALUE
+    """, late_pkg__init="", late_pkg__part="import absent_package\nVALUE = 3\n").get("get")
+    assert made("part") == 3  # type: ignore[operator]
