@@ -14,7 +14,7 @@ from torchlint import cache, runner
 from torchlint.config import Options
 from torchlint.discover import Found
 from torchlint.findings import Finding
-from torchlint.requirements import _newest
+from torchlint.requirements import _nearest
 
 ROOT = Path(__file__).parent.parent
 BASE = "from torch import nn\n\n\nclass Base(nn.Module):\n    pass\n"
@@ -143,7 +143,7 @@ def test_the_torch_that_a_project_asks_for_counts(project: Path) -> None:
     (project / "net.py").write_text("import torch\n\nscaler = torch.cuda.amp.GradScaler()\n")
     assert [one.code for one in lint(project)] == ["TL902"]
     (project / "requirements.txt").write_text("torch==2.0\n")
-    _newest.cache_clear()
+    _nearest.cache_clear()
     assert lint(project) == ()
 
 

@@ -25,7 +25,7 @@ from torchlint.consulted import Consulted, Present
 from torchlint.files import Source
 from torchlint.findings import Confidence, Edit, Finding, Fix, Safety, Severity, Span
 from torchlint.project import Project, module_name
-from torchlint.requirements import newest_torch
+from torchlint.requirements import newest_torch, oldest_torch
 from torchlint.rule import Rule
 
 DAYS = 30  # after which a result that nobody asked for is dropped
@@ -101,7 +101,7 @@ class Cache:
     def key(self, source: Source, named: bool) -> bytes:
         """What is known before a file is checked: the configuration, its place and its text."""
         place = os.path.abspath(source.path)
-        torch = newest_torch(Path(place).parent)
+        torch = newest_torch(Path(place).parent), oldest_torch(Path(place).parent)
         head = repr((place, source.path, source.encoding, named, torch, module_name(place))).encode()
         return hashlib.blake2b(b"\0".join((self.base, head, source.text.encode("utf-8", "surrogatepass"))),
                                digest_size=20).digest()

@@ -1,8 +1,9 @@
-"""Which torch a project is for: what its configuration says, or the newest that its own requirements allow."""
+"""Which torch a project is for: what its configuration says, or the newest and oldest that its requirements allow."""
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 FILES = ("requirements.txt", "pyproject.toml", "setup.cfg", "setup.py", "environment.yml", "environment.yaml")
@@ -12,6 +13,7 @@ LEVELS = 8  # folders looked at above a file
 LINE = re.compile(
     r"""^[\s"'\-\[(,]*(?:torch|pytorch)["']?(?:\[[^\]]*\])?\s*((?:=\s*["'])?[\^~<>=!\d][^"'#;\n]*)""", re.M)
 QUOTED = re.compile(r"""["'](?:torch|pytorch)(?:\[[^\]]*\])?\s*([\^~<>=!]=?\s*\d[^"';\n]*)""")  # inside a list
+SCRIPT = re.compile(r"^# /// script$\s((?:^#(?:| .*)$\s)+)^# ///$", re.M)
 PART = re.compile(r"(\^|~=|===|==|=|<=|<|>=|>|!=)?\s*(\d+(?:\.\d+)*)")
 
 
@@ -26,20 +28,31 @@ def newest_torch(folder: Path) -> str:
 
     Only what a project says itself counts: the search ends at the folder that holds its metadata.
     """
-    return _newest(folder)
+    return _nearest(folder, newest_in)
 
 
-@functools.lru_cache(maxsize=4096)
-def _newest(folder: Path, level: int = 0) -> str:
+def oldest_torch(folder: Path) -> str:
+    """A version such as "2.1": the oldest that the requirements nearest to a folder allow; "" if they leave it open."""
+    return _nearest(folder, oldest_in)
+
+
+def inline(text: str) -> str:
+    """What the source of a script says of its own requirements, in a comment between `# /// script` and `# ///`."""
+    match = SCRIPT.search(text)
+    return match[1] if match is not None else ""
+
+
+@functools.lru_cache(maxsize=8192)
+def _nearest(folder: Path, read: Callable[[str], str], level: int = 0) -> str:
     for name in FILES:
         file = folder / name
         if file.is_file():
-            found = newest_in(_text(file))
+            found = read(_text(file))
             if found:
                 return found
     if level == LEVELS or folder == folder.parent or any((folder / marker).exists() for marker in MARKERS):
         return ""
-    return _newest(folder.parent, level + 1)
+    return _nearest(folder.parent, read, level + 1)
 
 
 def _text(file: Path) -> str:
@@ -51,16 +64,27 @@ def _text(file: Path) -> str:
 
 def newest_in(text: str) -> str:
     """The newest torch that a requirements text allows; "" if it has no upper bound."""
+    return min((limit for specification in _specifications(text) for limit in _limits(specification)),
+               key=_numbers, default="")
+
+
+def oldest_in(text: str) -> str:
+    """The oldest torch that a requirements text allows; "" if it has no lower bound."""
+    bounds = [[version for operator, version in PART.findall(one) if operator not in ("<", "<=", "!=")]
+              for one in _specifications(text)]
+    return min((max(each, key=_numbers) for each in bounds if each), key=_numbers, default="")
+
+
+def _specifications(text: str) -> list[str]:
+    """What a requirements text says of torch's version, such as `>=1.8,<2`, once for each place."""
     matches = [*LINE.finditer(text), *QUOTED.finditer(text)]
-    limits = [limit for match in matches for limit in _limits(match[1])]
-    return min(limits, key=_numbers, default="")
+    return [re.sub(r"""^=\s*["']""", "", match[1]) for match in matches]
 
 
-def _limits(text: str) -> list[str]:
-    """The upper bounds in a specification such as `>=1.8,<2`, as the newest minor release below each."""
-    text = re.sub(r"""^=\s*["']""", "", text)
+def _limits(specification: str) -> list[str]:
+    """The upper bounds in a specification, as the newest minor release below each."""
     found = []
-    for operator, version in PART.findall(text):
+    for operator, version in PART.findall(specification):
         major, minor = (*_numbers(version), 0, 0)[:2]
         parts = version.count(".") + 1
         if operator in ("", "=", "==", "===", "<=") or (operator == "~=" and parts > 2):

@@ -27,7 +27,7 @@ from torchlint.model.session import Session
 from torchlint.model.tree import Node, Place, Tree
 from torchlint.model.values import NONE, UNKNOWN, Grad, Kind, Value
 from torchlint.project import FileIndex, Project, Scope, Symbol
-from torchlint.requirements import Configured, newest_torch
+from torchlint.requirements import Configured, inline, newest_in, newest_torch, oldest_in, oldest_torch
 
 __all__ = [
     "NONE",
@@ -135,8 +135,15 @@ class FileModel:
     def torch_version(self) -> str:
         """The torch that the code is for: configured, else the newest that the project requires, else the current."""
         folder = self.index.folder
-        required = newest_torch(folder) if folder is not None else ""
+        required = newest_in(inline(self.source.text)) or (newest_torch(folder) if folder is not None else "")
         return self.project.session(Configured).torch_version or required or knowledge.torch_version()
+
+    @functools.cached_property
+    def oldest_torch(self) -> str:
+        """The oldest torch that the code is for: configured, else the oldest that the project requires; "" if open."""
+        folder = self.index.folder
+        required = oldest_in(inline(self.source.text)) or (oldest_torch(folder) if folder is not None else "")
+        return self.project.session(Configured).torch_version or required
 
     # -- the tree -----------------------------------------------------------------------------
 
