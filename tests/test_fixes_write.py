@@ -52,7 +52,7 @@ def test_the_owner_is_kept(files):
     assert (paths[0].stat().st_uid, paths[0].stat().st_gid) == (1234, 4321)
 
 
-def test_a_file_whose_owner_cannot_be_kept_is_left_alone(files, monkeypatch):
+def test_a_file_whose_owner_a_new_one_cannot_have_is_written_to(files, monkeypatch):
     paths, changes = files
 
     def refuse(*_):
@@ -66,9 +66,11 @@ def test_a_file_whose_owner_cannot_be_kept_is_left_alone(files, monkeypatch):
         return os.stat_result([*found[:4], 4242, *found[5:]]) if str(path).endswith("a.py") else found
 
     monkeypatch.setattr(os, "stat", other_owner)
-    assert write_files(changes) == [Failure(str(paths[0]), "its owner could not be kept")]
+    inodes = [path.stat().st_ino for path in paths]
+    assert write_files(changes) == []
     monkeypatch.undo()
-    assert [path.read_bytes() for path in paths] == [b"old\r\n", b"new\r\n", b"new\r\n"]
+    assert [path.read_bytes() for path in paths] == [b"new\r\n"] * 3
+    assert [path.stat().st_ino == inode for path, inode in zip(paths, inodes, strict=True)] == [True, False, False]
     assert names(paths[0].parent) == ["a.py", "b.py", "c.py"]
 
 

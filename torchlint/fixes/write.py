@@ -3,7 +3,7 @@
 All new files are written beside the old ones first; only then are they put in their place, one rename
 each. If a rename fails, or Python is interrupted, those already made are taken back. Signals that end
 a program wait until all files are whole and no other name of them is left. Only a file that has several
-names (hard links) is written to, so that they stay names of one file.
+names (hard links), or whose owner a new one could not have, is written to.
 """
 from __future__ import annotations
 
@@ -50,16 +50,15 @@ class _Prepared:
     target: str  # where links lead to
     fresh: str  # the new bytes, under a name of their own
     inode: tuple[int, int] = (0, 0)
-    shared: bool = False  # whether the file has other names
+    shared: bool = False  # whether the file has other names, or an owner that a new one could not have
     backup: str = ""  # a second name of the old file
 
 
 def write_files(changes: Iterable[Change]) -> list[Failure]:
     """Write files, all or none. Returns the files that were left alone.
 
-    A file that has changed since it was read, that cannot be written, or whose owner could not be
-    kept, is left alone; the others are still written. If anything else goes wrong (disk full), all
-    files are as they were and each is in the result. Links stay links, permissions and owner are kept.
+    A file that has changed since it was read, or that cannot be written, is left alone; the others are still
+    written. If anything else goes wrong (disk full), all files are as they were and each is in the result. Links stay links, permissions and owner are kept.
     KeyboardInterrupt, and signals that end the program, leave all files old, or all new.
     """
     with signals_later() as held:
@@ -145,11 +144,11 @@ def _prepare(change: Change) -> _Prepared:
             stream.write(change.new)
             stream.flush()
             os.fsync(stream.fileno())
-        _like(fresh, target, status)
+        alike = _like(fresh, target, status)
     except BaseException:
         _forget(fresh)
         raise
-    return _Prepared(change, target, fresh, (status.st_dev, status.st_ino), status.st_nlink > 1)
+    return _Prepared(change, target, fresh, (status.st_dev, status.st_ino), status.st_nlink > 1 or not alike)
 
 
 def _holds(path: str, data: bytes) -> bool:
@@ -163,20 +162,21 @@ def _still_old(item: _Prepared) -> None:
         raise OSError(0, f"{item.change.path} has changed since it was read")
 
 
-def _like(fresh: str, target: str, status: os.stat_result) -> None:
-    """Give a new file the owner, permissions and extended attributes of the old one."""
+def _like(fresh: str, target: str, status: os.stat_result) -> bool:
+    """Give a new file the owner, permissions and extended attributes of the old one; whether it may have its owner."""
     mine = os.stat(fresh)
     if (mine.st_uid, mine.st_gid) != (status.st_uid, status.st_gid) and hasattr(os, "chown"):
         try:
             os.chown(fresh, status.st_uid, status.st_gid)
         except OSError:
-            raise _Unfit("its owner could not be kept") from None
+            return False
     os.chmod(fresh, stat.S_IMODE(status.st_mode))
     if hasattr(os, "listxattr"):
         with contextlib.suppress(OSError):
             for name in os.listxattr(target):
                 with contextlib.suppress(OSError):
                     os.setxattr(fresh, name, os.getxattr(target, name))
+    return True
 
 
 def _put_in_place(ready: list[_Prepared]) -> None:
