@@ -104,6 +104,38 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        def train(net, xs):
+            total = 0
+            for x in xs:
+                total += net(x).pow(2).mean().item()  #!
+            loss = torch.tensor(total / len(xs), requires_grad=True)
+            loss.backward()
+
+
+        train(nn.Linear(2, 1), torch.ones(3, 1, 2))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        def train(net, xs):
+            total = 0
+            for x in xs:
+                total += net(x).pow(2).mean()
+            loss = total / len(xs)
+            loss.backward()
+
+
+        train(nn.Linear(2, 1), torch.ones(3, 1, 2))
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -190,14 +222,24 @@ def cut_in(model: FileModel, expr: ast.expr, function: ast.AST, place: ast.AST, 
     if depth >= 3:
         return None
     for name in [node.id for node in ast.walk(expr) if isinstance(node, ast.Name)]:
-        before = [a for a in model.nodes(ast.Assign) if model.owner(a) is function
-                  and model.position(a) < model.position(place) and any(
-                      isinstance(t, ast.Name) and t.id == name for t in a.targets)]
-        if before:
-            found = cut_in(model, before[-1].value, function, before[-1], depth + 1)
+        for made in makers(model, name, function, place):
+            found = cut_in(model, made.value, function, made, depth + 1)
             if found is not None:
                 return found
     return None
+
+
+def makers(model: FileModel, name: str, function: ast.AST, place: ast.AST) -> list[ast.Assign | ast.AugAssign]:
+    """What a name was assigned last before a place, and what was added to it since."""
+    before: list[ast.Assign | ast.AugAssign] = []
+    for node in (*model.nodes(ast.Assign), *model.nodes(ast.AugAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if model.owner(node) is function and model.position(node) < model.position(place) and any(
+                isinstance(target, ast.Name) and target.id == name for target in targets):
+            before.append(node)
+    before.sort(key=model.position)
+    last = max((i for i, node in enumerate(before) if isinstance(node, ast.Assign)), default=0)
+    return before[last:]
 
 
 def cuts(model: FileModel, node: ast.expr) -> bool:

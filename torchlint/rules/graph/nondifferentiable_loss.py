@@ -109,9 +109,59 @@ EXAMPLES = [
         train(*torch.ones(2, 2, 2).unbind())
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        def error_rate(net, x, y):
+            predicted = net(x).argmax(dim=1)  #!
+            return (predicted != y).float().mean()
+
+
+        net = nn.Linear(2, 3)
+        loss = error_rate(net, torch.ones(2, 2), torch.tensor([0, 2]))
+        loss.requires_grad_(True)
+        loss.backward()
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        def error_rate(net, x, y):
+            return nn.functional.cross_entropy(net(x), y)
+
+
+        net = nn.Linear(2, 3)
+        loss = error_rate(net, torch.ones(2, 2), torch.tensor([0, 2]))
+        loss.backward()
+        """,
+    ),
 ]
 
 CLEAN = [
+    """
+    import torch
+    from torch import nn
+
+
+    def accuracy(out, y):
+        return (out.argmax(1) == y).float().mean()
+
+
+    def total(net, x, y):
+        out = net(x)
+        return nn.functional.cross_entropy(out, y) + accuracy(out, y)
+
+
+    net = nn.Linear(2, 3)
+    x, y = torch.ones(2, 2), torch.tensor([0, 2])
+    print(accuracy(net(x), y))
+    loss = total(net, x, y)
+    loss.backward()
+    """,
     """
     import torch
     import torch.nn.functional as F
@@ -190,13 +240,11 @@ def target_of(event: Event) -> ast.expr | None:
 
 
 def origin(model: FileModel, expr: ast.expr) -> ast.expr | None:
-    """The expression that made the value of a name, in this function; other expressions are their own origin."""
+    """The expression that made the value of a name, here or in a function that returned it; others are their own."""
     if not isinstance(expr, ast.Name):
         return expr
     site = model.value(expr).site
-    if isinstance(site, ast.expr) and model.has(site) and model.owner(site) is model.owner(expr):
-        return site
-    return None
+    return site if isinstance(site, ast.expr) and model.has(site) else None
 
 
 def operands(node: ast.expr) -> list[ast.expr]:
