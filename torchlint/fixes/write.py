@@ -58,8 +58,9 @@ def write_files(changes: Iterable[Change]) -> list[Failure]:
     """Write files, all or none. Returns the files that were left alone.
 
     A file that has changed since it was read, or that cannot be written, is left alone; the others are still
-    written. If anything else goes wrong (disk full), all files are as they were and each is in the result. Links stay links, permissions and owner are kept.
-    KeyboardInterrupt, and signals that end the program, leave all files old, or all new.
+    written. If anything else goes wrong (disk full), all files are as they were and each is in the result. Links
+    stay links, permissions and owner are kept. KeyboardInterrupt, and signals that end the program, leave all files
+    old, or all new.
     """
     with signals_later() as held:
         return _write_files(list(changes), held)
