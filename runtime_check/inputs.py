@@ -32,6 +32,8 @@ CONDITIONS = re.compile(r"^(temb|t_?emb|time_?emb\w*|timestep_emb\w*|emb|pooled_
 ROTARY = re.compile(r"^(position_embeddings|(\w+_)?rotary_(pos_)?emb\w*|rope|freqs_cis|rotary|cos|sin)$")
 STEPPED = re.compile(r"(hidden_states?|inputs?_embeds|sequence_output)$")
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
+CONTEXTS = re.compile(r"^(encoder_hidden_states|context|cross_attention_states|encoder_states|memory)$")
+CONTEXT_SIZES = ("cross_attention_dim", "context_dim", "encoder_hidden_size", "kdim")
 HEAD_SIZES = ("head_dim", "attention_head_dim", "dim_head", "head_size", "attention_head_size")
 SHAPES = re.compile(r"(^|_)(shape|size)$")
 LENGTHS = re.compile(r"(^|_)(len|lens|lengths?|sizes|num_\w+)$")
@@ -151,6 +153,8 @@ class InputGuesser(Guesser):
             yield Tensor((b, t))
         elif TIMES.search(text):
             yield from (Tensor((b,), "long", 8), Tensor((b,), "unit"), Tensor((b, 1), "unit"), Tensor((b, self.width)))
+        elif CONTEXTS.search(text) and (size := self._attribute(CONTEXT_SIZES)):
+            yield Tensor((b, t, size))
         elif CONDITIONS.search(text):
             yield from (Tensor((b, self.width)), Tensor((b, t, self.width)))
         elif SHAPES.search(text):
@@ -174,13 +178,17 @@ class InputGuesser(Guesser):
         if entry is not None and (entry.kind != "float" or all(len(shape) != 3 for shape in entry.shapes)):
             return False
         parts = [self.module, *self.module.children()] if self.module is not None else []
-        return bool(STEPPED.search(text)) or any(hasattr(part, name) for part in parts for name in HEADS)
+        return bool(STEPPED.search(text)) or any(name in vars(part) for part in parts for name in HEADS)
+
+    def _attribute(self, wanted: tuple[str, ...]) -> int:
+        """The first size that a part of the module keeps under one of these names; 0 if none does."""
+        parts = self.module.modules() if self.module is not None else ()
+        found = (vars(part).get(name) for part in parts for name in wanted)
+        return next((value for value in found if type(value) is int and value > 0), 0)
 
     def _rotary(self, text: str) -> Iterator[Spec]:
         """Cosines and sines of positions, of the size of one attention head."""
-        parts = [self.module, *self.module.modules()] if self.module is not None else []
-        found = (getattr(part, name, None) for part in parts for name in HEAD_SIZES)
-        size = next((value for value in found if type(value) is int and value > 0), names.WIDTH // names.HEADS)
+        size = self._attribute(HEAD_SIZES) or names.WIDTH // names.HEADS
         flat, batched = Tensor((STEPS, size)), Tensor((names.BATCH, STEPS, size))
         for one in (batched, flat) if text == "position_embeddings" else (flat, batched):
             yield one if text in ("cos", "sin") else Seq((one, one), tuple)

@@ -71,6 +71,9 @@ FLAGS = re.compile(
 KEPT = re.compile(r"kernel|ksize|idx|index|stride|dilation|padding|ratio|mult|factor|expan|token_id|_id$|seed|eps")
 NO_FLAGS = re.compile(r"interval|freq|every|size|rate|level|path|_dir$|steps?$")
 TRUE = re.compile(r"bias|affine|residual|batch_?first|track|learnable|trainable|training")
+#: Sizes of the axes of rotary embeddings, which add up to the size of a head, and small ones in their place.
+AXES = re.compile(r"axes_dims?(_rope)?$|rope_(axes_)?dims?$|rope_dim_list$")
+SPLIT = {2: (4, 4), 3: (4, 2, 2), 4: (2, 2, 2, 2)}
 MODULES = re.compile(
     r"(^|_)(model|net|network|backbone|encoder|decoder|module|layer|fn|block|head|body|stem|trunk|generator|discriminator"
     r"|critic|actor|policy|teacher|student|unet|classifier|extractor|base_?model|submodule|transformer|embedder|vae|mlp"
@@ -123,6 +126,8 @@ def is_size(name: str) -> bool:
 
 def smaller(name: str, value: Any) -> Any:
     """A default value made small, keeping the proportions of a list; unchanged if it is small already."""
+    if AXES.search(snake(name)) and isinstance(value, (list, tuple)) and len(value) in SPLIT:
+        return type(value)(SPLIT[len(value)])
     if isinstance(value, bool) or not is_size(name):
         return value
     small = number(name)

@@ -5,6 +5,7 @@ one costs one attempt.
 """
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 
@@ -26,6 +27,7 @@ from runtime_check.repair_sizes import (
     wanted_got,
 )
 from runtime_check.repair_values import (
+    fill_optional,
     from_condition,
     from_sizes,
     kinds_differ,
@@ -93,6 +95,14 @@ def repairs(context: Context) -> Iterator[Assignment]:
     """Changed arguments worth trying after this failure, best first."""
     if isinstance(context.failure.error, MissingError):
         return
+    found = by_text(context)
+    yield from itertools.islice(found, 3)
+    yield from itertools.islice(fill_optional(context), 2)  # without one, the code may use another argument for it
+    yield from found
+
+
+def by_text(context: Context) -> Iterator[Assignment]:
+    """Changes that the text of the error or the failing statement suggests, then those that are always worth a try."""
     for pattern, rule in COMPILED:
         match = pattern.search(context.text)
         if match is not None:

@@ -105,6 +105,8 @@ def view_sizes(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
         if name in direct and spec.shape:  # its last size is to be split
             for size in dict.fromkeys(size for size in sizes[1:] if size > 1):
                 yield context.arguments.put(name, spec.resize((*spec.shape[:-1], spec.shape[-1] * size)))
+            if len(sizes) > 2 and min(sizes[:-1]) > 0:
+                yield context.arguments.put(name, spec.resize((*sizes[:-2], sizes[-2] * spec.shape[-1])))
     for size in sizes:
         for name, spec in context.arguments.leaves():
             if size > 0 and spec.shape and size not in spec.shape:
@@ -240,9 +242,12 @@ def index_rank(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
 
 def rank_by_one(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """A dimension that is not there was asked for: one more, two more, one less."""
-    for name, spec in context.arguments.leaves():
-        if name in context.blamed():
-            for more in (1, 2, -1):
-                if len(spec.shape) + more > 0:
-                    for shape in reshaped(spec.shape, len(spec.shape) + more):
-                        yield context.arguments.put(name, spec.resize(shape))
+    blamed = [(name, spec) for name, spec in context.arguments.leaves() if name in context.blamed()]
+    order = context.involved()
+    blamed.sort(key=lambda pair: order.index(pair[0]))
+    forms = [(name, spec, list(reshaped(spec.shape, len(spec.shape) + more))) for more in (1, 2, -1)
+             for name, spec in blamed if len(spec.shape) + more > 0]
+    for position in range(3):
+        for name, spec, shapes in forms:
+            if position < len(shapes):
+                yield context.arguments.put(name, spec.resize(shapes[position]))

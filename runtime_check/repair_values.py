@@ -101,7 +101,7 @@ def fill_optional(context: Context) -> Iterator[Assignment]:
     near = names_at(tree, place.line) if place is not None and tree is not None else set()
     for name, options in context.candidates.items():
         if name in near and isinstance(context.arguments.get(name), Omit):
-            for option in options[:4]:
+            for option in options[:3]:
                 if not isinstance(option, Omit):
                     yield context.arguments.put(name, option)
 
