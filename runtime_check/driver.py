@@ -231,8 +231,14 @@ class Driver:
         holder = qualname.rpartition(".")[0]
         names = [qualname, *([holder] if holder in self.graph.classes else ()),
                  *(owner.name for owner in self.callers(qualname))]
-        if any(site.owner is None for name in names for site in self.graph.sites(name)):
+        if any(site.owner is None for name in names for site in self.graph.sites(name)) or self._handed_on(set(names)):
             yield from self.scripts()
+
+    def _handed_on(self, names: set[str]) -> bool:
+        """Whether one of the functions is an argument somewhere: of `spawn`, a thread, a hook."""
+        calls = (node for node in ast.walk(self.space.tree) if isinstance(node, ast.Call))
+        given = (item for call in calls for item in (*call.args, *(part.value for part in call.keywords)))
+        return any(isinstance(item, ast.Name) and item.id in names for item in given)
 
     def scripts(self) -> Iterator[Drive]:
         """The whole file as a script: as it is, with small sizes, with other forms of made-up data."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtime_check import spaces
+from runtime_check import environments, spaces
 
 QUIET = re.compile(
     r"^(wandb|mlflow|comet_ml|visdom|loguru|matplotlib|seaborn|IPython|tensorboardX|tensorboard|tensorboard_logger|clearml"
@@ -222,41 +222,6 @@ class Residual(nn.Module):  # type: ignore[misc]
         return self.fc(self.avgpool(x).flatten(1))
 
 
-class Environment:
-    """An environment with four observed numbers and two actions; an episode takes ten steps."""
-
-    class Space:
-        """Both an observation and an action space."""
-
-        shape, n, high, low = (4,), 2, [1.0] * 4, [-1.0] * 4
-
-        def sample(self) -> int:
-            return 0
-
-    observation_space = action_space = Space()
-    spec = type("Spec", (), {"reward_threshold": 100.0, "max_episode_steps": 10})()
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        self.steps = 0
-
-    def _look(self) -> Any:
-        return torch.rand(4).numpy()
-
-    def reset(self, *args: object, **kwargs: object) -> tuple[Any, dict[str, Any]]:
-        self.steps = 0
-        return self._look(), {}
-
-    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        return self._look(), 1.0, self.steps >= 10, False, {}
-
-    def seed(self, *args: object) -> None: ...
-
-    def render(self, *args: object) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def subplots(*args: object, **kwargs: object) -> tuple[Quiet, Quiet]:
     """A figure and its axes."""
     return Quiet(), Quiet()
@@ -268,7 +233,7 @@ RULES: list[tuple[str, Callable[[str], Any]]] = [
     (r"^torchvision\.models\.(?:\w+\.)?([a-z]\w+)$", lambda name: Residual if "res" in name else Vision),
     (r"^tqdm(?:\.\w+)*\.(tqdm|track)$|^rich\.progress\.(track)$", lambda name: Bar),
     (r"^tqdm(?:\.\w+)*\.(trange)$", lambda name: lambda *args, **kwargs: Bar(range(*args))),
-    (r"^(?:gym|gymnasium)\.(make)$", lambda name: Environment),
+    (r"^(?:gym|gymnasium)\.(?:core\.)?(make|Env|\w*Wrapper)$", environments.NAMED.get),
     (r"^(?:gym|gymnasium)\.(?:spaces\.)?(?:utils\.)?(Space|Box|Discrete|Multi\w+|Dict|Tuple|flatdim)$", spaces.named),
     (r"^matplotlib\.pyplot\.(subplots)$", lambda name: subplots),
     (r"^huggingface_hub\.constants\.(\w*(?:HOME|CACHE))$", lambda name: f"no_{name.lower()}"),

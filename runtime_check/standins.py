@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import copy
 import os
 import random
 import re
@@ -20,6 +21,15 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from runtime_check import names
+from runtime_check.onerank import one_rank
+
+#: Functions of `torch.cuda` that are skipped where there is no GPU.
+DONE_WITHOUT = ("synchronize", "set_device", "reset_peak_memory_stats", "manual_seed_all")
+#: Tensor types, which are those of the CPU there.
+TYPES = ("FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor", "ByteTensor", "BoolTensor")
+#: Counts that data and code agree on without a common option; they cost little.
+CONFIGS = re.compile(r"([Cc]onfig|Args|Arguments|Options|Settings|HParams|SimpleNamespace)$")
+CLASSES, MOST_CLASSES = re.compile(r"class|categor|labels?$"), 100
 
 
 def seed_all(seed: int) -> None:
@@ -47,9 +57,12 @@ def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = 
         numpy = sys.modules.get("numpy")
         for name in ("memmap", "fromfile", "load") if numpy is not None else ():
             stack.enter_context(mock.patch.object(numpy, name, _reader(numpy, name)))
+        stack.enter_context(one_rank())
         if cuda and not torch.cuda.is_available():
-            for name in ("synchronize", "set_device", "reset_peak_memory_stats", "manual_seed_all"):
+            for name in DONE_WITHOUT:
                 stack.enter_context(mock.patch.object(torch.cuda, name, lambda *args, **kwargs: None))
+            for name in TYPES:
+                stack.enter_context(mock.patch.object(torch.cuda, name, getattr(torch, name)))
             stack.enter_context(OnCpu())
         seed_all(seed)
         torch.set_grad_enabled(True)
@@ -82,7 +95,12 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
             return args[0]
+        place = {torch.Tensor.to: 1, torch._C._nn._parse_to: 0, torch.device: 0}.get(func)
+        if place is not None and len(args) > place and type(args[place]) is int:
+            args = (*args[:place], "cpu", *args[place + 1 :])  # the number of a GPU
         named = {key: _cpu(value) for key, value in (kwargs or {}).items()}
+        if type(named.get("device")) is int:
+            named["device"] = "cpu"
         return func(*(_cpu(value) for value in args), **named)
 
 
@@ -117,8 +135,15 @@ def _parse_small(self: argparse.ArgumentParser, args: Any = None, namespace: Any
     """As above, with small sizes and counts."""
     found, rest = _parse_known_args(self, args, namespace)
     for name, value in vars(found).items():
-        setattr(found, name, names.smaller(name, value))
+        setattr(found, name, smaller(name, value))
     return found, rest
+
+
+def smaller(name: str, value: Any) -> Any:
+    """A stated value made small where it is a size; a number of classes stays, since the labels have it too."""
+    if type(value) is int and value <= MOST_CLASSES and CLASSES.search(names.snake(name)):
+        return value
+    return names.smaller(name, value)
 
 
 def _plausible(action: argparse.Action) -> Any:
@@ -164,16 +189,29 @@ def is_heavy(tree: ast.Module) -> bool:
                 continue
         for name, value in pairs:
             number = value.value if isinstance(value, ast.Constant) else None
-            if type(number) is int and number >= 128 and names.smaller(name, number) != number:
+            if type(number) is int and number >= 128 and smaller(name, number) != number:
                 return True
     return False
 
 
 def smaller_constant(node: ast.stmt) -> ast.stmt:
-    """`n_layer = 12` with a small number in its place; any other statement as it is."""
+    """`n_layer = 12` and `Config(n_layer=12)` with small numbers in their place; any other statement as it is."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() as value)):
-            small = names.smaller(name, value)
+            small = smaller(name, value)
             if small != value:
                 return ast.copy_location(ast.Assign(node.targets, ast.copy_location(ast.Constant(small), node)), node)
+        case ast.Assign(value=ast.Call(func=ast.Name() | ast.Attribute() as func, keywords=keywords)):
+            if CONFIGS.search(ast.unparse(func)) and any(_has_size(item) for item in keywords):
+                made = copy.deepcopy(node)
+                for item in made.value.keywords:  # type: ignore[attr-defined]
+                    if _has_size(item):
+                        item.value.value = smaller(item.arg, item.value.value)
+                return made
     return node
+
+
+def _has_size(item: ast.keyword) -> bool:
+    """Whether an argument states a size that can be made smaller."""
+    value = item.value.value if isinstance(item.value, ast.Constant) else None
+    return item.arg is not None and type(value) is int and smaller(item.arg, value) != value

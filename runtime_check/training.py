@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from runtime_check import names, world
+from runtime_check.environments import Continuous, Environment
 from runtime_check.functions import ArgumentGuesser
 from runtime_check.guess import Asked
-from runtime_check.outside import Environment, Quiet
+from runtime_check.outside import Quiet
 from runtime_check.specs import Const, Made, Spec, Tensor
 from runtime_check.usage import Usage
 from runtime_check.world import BatchSpec, Recipe
@@ -86,7 +87,7 @@ class TrainingGuesser(ArgumentGuesser):
             yield from self.models(asked)
         elif text in ("batch", "data", "inputs", "sample", "minibatch") and not use.element and not use.layers:
             yield from self.batches(asked.use, single=True)
-        elif world.LOADERS.search(text) or (use.element is not None and not use.is_tensor and use.element.unpacked):
+        elif not use.is_tensor and (world.LOADERS.search(text) or (use.element is not None and use.element.unpacked)):
             yield from self.batches(use.element or Usage(), single=False)
         if text == "batch" or (text == "data" and use.unpacked):
             yield from self.batches(asked.use, single=True)
@@ -154,6 +155,7 @@ def environments() -> Iterator[Spec]:
             continue
         yield Made(f'{package}.make("CartPole-v1")', partial(module.make, "CartPole-v1"))
     yield Made("an environment with random observations", Environment)
+    yield Made("an environment with random observations, and numbers for actions", Continuous)
 
 
 def saved_state() -> str:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import textwrap
 from pathlib import Path
@@ -300,6 +301,81 @@ def test_cuda_calls_stay_on_the_cpu_where_there_is_none() -> None:
 
 
 # Made-up arguments
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_code_for_many_processes_and_gpus_finds_itself_alone_on_the_cpu() -> None:
+    text = """
+        import os
+        import torch
+        import torch.distributed as dist
+        import torch.multiprocessing as mp
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        def work(rank, world_size, epochs):
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            assert "RANK" not in os.environ and os.environ.get("WORLD_SIZE") is None
+            dist.init_process_group("nccl", rank=rank, world_size=world_size)
+            model = DDP(torch.nn.Linear(4, 2).to(rank), device_ids=[rank])
+            for _ in range(epochs):
+                loss = model(torch.randn(3, 4).to(rank)).type(torch.cuda.FloatTensor).sum()
+                loss.backward()
+                dist.all_reduce(loss.detach())
+            seen.append((epochs, dist.get_world_size(), dist.get_backend()))  #!
+            dist.destroy_process_group()
+        seen = []
+        if __name__ == "__main__":
+            mp.spawn(work, args=(torch.cuda.device_count(), 3), nprocs=torch.cuda.device_count())
+    """
+    space, found = ways(text)
+    drive = next(item for item in found if item.kind == "script")
+    drive.run()
+    assert space.globals["seen"] == [(3, 1, "gloo")]
+    assert not torch.distributed.is_initialized() and "RANK" not in os.environ
+    with pytest.raises(KeyError):
+        os.environ["RANK"]
+
+
+def test_classes_keep_their_number_where_sizes_are_made_small() -> None:
+    space, found = ways("""
+        import argparse
+        import torch
+        class Config:
+            def __init__(self, width, depth):
+                self.width = width
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--n_classes", type=int, default=10)
+        parser.add_argument("--hidden_dim", type=int, default=4096)
+        options = parser.parse_args([])
+        config = Config(width=4096, depth=2)
+        head = torch.nn.Linear(options.hidden_dim + config.width, options.n_classes)  #!
+    """)
+    small = next(item for item in found if item.label.endswith("small sizes"))
+    small.run()
+    head = space.globals["head"]
+    assert head.out_features == 10 and head.in_features < 1000
+
+
+def test_environments_are_there_without_their_package() -> None:
+    for action, name in (("env.action_space.n - 1", "CartPole-v1"), ("env.action_space.sample()", "Pendulum-v1")):
+        space, found = ways(f"""
+            import gymnasium as gym
+            class Longer(gym.Wrapper):
+                def step(self, action):
+                    seen, reward, ended, cut, info = self.env.step(action)
+                    return seen, reward * 2, ended, cut, info
+            def play(env):
+                seen, _ = env.reset(seed=1)
+                total, ended = 0.0, False
+                while not ended:
+                    seen, reward, ended, cut, _ = env.step({action})
+                    total += reward
+                assert env.observation_space.shape == seen.shape and isinstance(env, gym.Env)
+                totals.append(total)  #!
+            totals = []
+            play(Longer(gym.make("{name}")))
+        """)
+        found[0].run()
+        assert space.globals["totals"] == [20.0]
 
 
 def test_a_training_function_gets_objects_that_belong_together() -> None:
@@ -672,3 +748,19 @@ def test_a_schedule_gives_numbers() -> None:
                 return self.fc(x)
     """)
     assert next(build_module(Namespace(text, "scheduled.py"), "Net")).call is not None
+
+
+def test_programs_that_end_in_the_same_error_are_compared_up_to_it(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text(dedent("""
+        import torch
+        from torch.autograd import Variable
+        weight = torch.ones(3, requires_grad=True)
+        batch = Variable(torch.arange(3.0))
+        loss = (weight * batch).sum()
+        loss.backward()
+        loss.backward()
+    """))
+    words = ["--isolated", "--select", "autograd-variable", "--output-format", "json"]
+    done = CliRunner().invoke(main, ["confirm", *words, str(tmp_path)])
+    (row,) = json.loads(done.stdout)["results"]
+    assert row["verdict"] == "confirmed" and "both programs end alike: RuntimeError" in row["why"], row

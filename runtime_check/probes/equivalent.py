@@ -61,7 +61,8 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
     """The outcome of one way of running the program."""
     if bench.corrected is None or good is None:
         return cannot_tell("there is no corrected program to compare with")
-    if not bad.result.usable or not good.result.usable:
+    broken = not bad.result.usable or not good.result.usable
+    if broken and not same_end(bad.run, good.run):
         return doubtful(bad.run if not bad.result.usable else good.run, "a run did not end")
     one, two = {**bad.values, **bad.result.passing}, {**good.values, **good.result.passing}
     compared = len(set(one) & set(two))
@@ -87,4 +88,12 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
         return doubtful(bad.run, "the program left no value to compare")
     row = Evidence("values that differ in a bit", "0", "compared", str(compared))
     why = f"{compared} values and gradients are bit for bit the same {bench.against}: harmless here, and safe to fix"
+    if broken:
+        why += f" (both programs end alike: {bad.run.trouble})"
     return Outcome(Verdict.CONFIRMED, why, (row,))
+
+
+def same_end(one: Run, other: Run) -> bool:
+    """Whether two runs got past the flagged line and came to the same error elsewhere: the code's own fault."""
+    fine = all(run.reached and not run.raised and isinstance(run.error, Exception) for run in (one, other))
+    return fine and (type(one.error), str(one.error)) == (type(other.error), str(other.error))

@@ -1,0 +1,88 @@
+"""A process group of one: what code meets here that was written to be run as many processes.
+
+Its variables of the environment are there for code that cannot do without them, not for code that asks
+whether they are set. Backends for accelerators become gloo, and `spawn` calls its function once, here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+VARIABLES = {
+    "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+}
+SECONDS = 5.0  # that an operation may wait
+
+_environ: Any = os._Environ  # the type of `os.environ`
+_read = _environ.__getitem__
+_wrap = DistributedDataParallel.__init__
+_spawn = mp.spawn
+
+
+def _variable(self: Any, key: str) -> str:
+    """A variable of the environment; `get` and `in` see only what is really there."""
+    try:
+        return str(_read(self, key))
+    except KeyError:
+        asks = sys._getframe(1).f_globals.get("__name__") in ("_collections_abc", "collections.abc", "os")
+        if asks or key not in VARIABLES:
+            raise
+        return VARIABLES[key]
+
+
+def _joined(real: Callable[..., None]) -> Callable[..., None]:
+    """`init_process_group` for one process; what asks for more ranks of ours gets the real one."""
+
+    def init(*args: Any, **options: Any) -> None:
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            return real(*args, **options)
+        limit = datetime.timedelta(seconds=SECONDS)
+        return real("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
+
+    return init
+
+
+def _on_cpu(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any,
+            **options: Any) -> None:
+    """The wrapper of a module, which is not on the devices that it is said to be on if there are none."""
+    if all(item.device.type == "cpu" for item in module.parameters()):
+        device_ids = output_device = None
+    _wrap(self, module, device_ids, output_device, *args, **options)
+
+
+def _once(fn: Callable[..., object], args: tuple[Any, ...] = (), nprocs: int = 1, **options: Any) -> None:
+    """`spawn` with one process: this one."""
+    fn(0, *args)
+
+
+@contextlib.contextmanager
+def one_rank() -> Iterator[None]:
+    """While it lasts, code for many processes finds itself to be the only one."""
+    if not dist.is_available() or "RANK" in os.environ:
+        yield
+        return
+    before = dist.is_initialized()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(os._Environ, "__getitem__", _variable))
+        stack.enter_context(mock.patch.object(dist, "init_process_group", _joined(dist.init_process_group)))
+        if not torch.cuda.is_available():
+            stack.enter_context(mock.patch.object(DistributedDataParallel, "__init__", _on_cpu))
+        if mp.spawn is _spawn:
+            stack.enter_context(mock.patch.object(mp, "spawn", _once))
+        try:
+            yield
+        finally:
+            if dist.is_initialized() and not before:
+                dist.destroy_process_group()
