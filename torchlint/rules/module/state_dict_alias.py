@@ -14,13 +14,11 @@ from collections.abc import Iterator
 
 from torchlint.claims import Aliased
 from torchlint.findings import Safety, Severity
-from torchlint.fixes import edits
-from torchlint.fixes.expressions import source_of
-from torchlint.fixes.imports import spell
+from torchlint.fixes.copies import deepcopied
 from torchlint.model import FileModel, Flow, Kind, Value
 from torchlint.model.evaluate import path_of
 from torchlint.model.uses import reads_of_path
-from torchlint.rule import Example, Hit, Meta, Repair
+from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL423", "state-dict-alias", Severity.ERROR, fix=Safety.UNSAFE, triggers=("state_dict",))
 CLAIM = Aliased()
@@ -44,8 +42,8 @@ EXAMPLES = [
         model.load_state_dict(best_state)
         """,
         good="""
-        import torch
         import copy
+        import torch
 
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -68,7 +66,7 @@ EXAMPLES = [
 
 
         def reset_after(model, batches):
-            start = {k: v for k, v in model.state_dict().items()}  #!
+            steps, start = 0, {k: v for k, v in model.state_dict().items()}  #!
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             for batch in batches:
                 model(batch).sum().backward()
@@ -85,7 +83,7 @@ EXAMPLES = [
 
 
         def reset_after(model, batches):
-            start = copy.deepcopy({k: v for k, v in model.state_dict().items()})
+            steps, start = 0, copy.deepcopy({k: v for k, v in model.state_dict().items()})
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             for batch in batches:
                 model(batch).sum().backward()
@@ -196,19 +194,27 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Live states that are stored, outlived by training, and loaded back."""
     for assign in model.nodes(ast.Assign):
-        if len(assign.targets) != 1 or not path_of(assign.targets[0]):
-            continue
-        value = model.value(assign.value)
-        module = live_module(value)
-        if module is None:
-            continue
-        if is_loaded_later(model, assign) and trains_between(model, assign):
-            yield Hit(
-                assign,
-                "this is no copy: later steps change these weights too; use `copy.deepcopy`",
-                deepcopy(model, assign),
-                confidence=min(value.sure, module.sure),
-            )
+        for target, source in pairs(assign):
+            value = model.value(source)
+            module = live_module(value)
+            if module is None or not path_of(target):
+                continue
+            if is_loaded_later(model, assign, target) and trains_between(model, assign, target):
+                yield Hit(
+                    assign,
+                    "this is no copy: later steps change these weights too; use `copy.deepcopy`",
+                    deepcopied(model, source, "Copy the state"),
+                    confidence=min(value.sure, module.sure),
+                )
+
+
+def pairs(assign: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The targets of an assignment with the expressions that they get, tuples opened."""
+    match assign:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
+            yield from zip(targets, values, strict=True)
+        case ast.Assign(targets=[target], value=value):
+            yield target, value
 
 
 def live_module(value: Value) -> Value | None:
@@ -224,10 +230,10 @@ def live_module(value: Value) -> Value | None:
     return None
 
 
-def is_loaded_later(model: FileModel, assign: ast.Assign) -> bool:
+def is_loaded_later(model: FileModel, assign: ast.Assign, target: ast.expr) -> bool:
     """Whether the stored state is loaded or returned outside of the block that stores it."""
     block = model.parent(assign)
-    for use in reads_of_path(model, assign.targets[0]):
+    for use in reads_of_path(model, target):
         parent = model.parent(use)
         loads = (
             isinstance(parent, ast.Call)
@@ -246,13 +252,13 @@ def is_loaded_later(model: FileModel, assign: ast.Assign) -> bool:
     return False
 
 
-def trains_between(model: FileModel, assign: ast.Assign) -> bool:
+def trains_between(model: FileModel, assign: ast.Assign, target: ast.expr) -> bool:
     """Whether an optimizer steps after the state is stored, before it is used."""
     owner = model.owner(assign)
     flow = model.flow(owner)
-    if steps_after(model, flow, assign):
+    if steps_after(model, flow, assign, target):
         return True
-    if model.function(assign) is None or "." not in path_of(assign.targets[0]):
+    if model.function(assign) is None or "." not in path_of(target):
         return False
     # A method that is called once per evaluation: its guard is the comparison with the best value so far.
     return any(
@@ -261,12 +267,12 @@ def trains_between(model: FileModel, assign: ast.Assign) -> bool:
     )
 
 
-def steps_after(model: FileModel, flow: Flow, assign: ast.Assign) -> bool:
+def steps_after(model: FileModel, flow: Flow, assign: ast.Assign, target: ast.expr) -> bool:
     """Whether a step follows in the flow, or shares a loop with the statement."""
     loops = set(model.place(assign).loops)
     uses = [
         u
-        for u in reads_of_path(model, assign.targets[0])
+        for u in reads_of_path(model, target)
         if model.owner(u) is model.owner(assign) and model.position(u) > model.position(assign)
     ]
     last = max((model.position(u) for u in uses), default=None)
@@ -277,12 +283,3 @@ def steps_after(model: FileModel, flow: Flow, assign: ast.Assign) -> bool:
             if last is None or model.position(event.node) < last:
                 return True
     return False
-
-
-def deepcopy(model: FileModel, assign: ast.Assign) -> Repair | None:
-    """`copy.deepcopy(...)` around the value."""
-    name = spell(model, "copy.deepcopy", at=assign)
-    if name is None:
-        return None
-    text = f"{name.text}({source_of(model, assign.value)})"
-    return edits.repair("Copy the state", edits.replace(model, assign.value, text), imports=name.imports)

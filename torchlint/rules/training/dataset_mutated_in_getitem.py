@@ -189,6 +189,10 @@ def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[
     stored: dict[str, bool] = {}  # name -> it holds stored data
     arrays = array_names(model, method)
     for node in method.own_nodes:
+        if isinstance(node, ast.stmt):
+            for base in changed_by_calls(node):
+                if is_stored(cls, method, base, stored):
+                    yield node, ast.unparse(base)
         match node:
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
                 for target, value in zip(names, values, strict=True):
@@ -204,10 +208,30 @@ def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[
             case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name) as base)]) if stored.get(name):
                 if name in arrays or is_array(model, base):
                     yield node, name
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr))) if stored.get(name):
-                entry = knowledge.method(attr)
-                if entry is not None and entry.inplace and attr != "requires_grad_":
-                    yield node, name
+
+
+def changed_by_calls(statement: ast.stmt) -> Iterator[ast.expr]:
+    """What in-place methods in a statement change: `x` in `y = x.view(-1).sub_(m).div_(s)`."""
+    inner = (*getattr(statement, "body", ()), *getattr(statement, "orelse", ()), *getattr(statement, "finalbody", ()))
+    parts = (part for child in ast.iter_child_nodes(statement) if child not in inner for part in ast.walk(child))
+    for part in parts:
+        match part:
+            case ast.Call(func=ast.Attribute(value=base, attr=attr)) if writes(attr):
+                while isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and shares(base.func.attr):
+                    base = base.func.value
+                yield base
+
+
+def writes(method: str) -> bool:
+    """Whether a tensor method changes the values of the tensor itself."""
+    entry = knowledge.method(method)
+    return entry is not None and entry.inplace and method != "requires_grad_"
+
+
+def shares(method: str) -> bool:
+    """Whether a tensor method returns the tensor itself or a view of it."""
+    entry = knowledge.method(method)
+    return entry is not None and (entry.inplace or entry.view)
 
 
 def is_stored(cls: ClassInfo, method: FunctionInfo, value: ast.expr, stored: dict[str, bool]) -> bool:
