@@ -83,3 +83,63 @@ def test_an_object_gets_the_tensors_that_are_read_of_it() -> None:
                 data.x = x.index_add(0, target, x[source] + self.edge(data.edge_attr))
                 return data
     """, "Layer")
+
+
+def test_positions_and_conditions_are_known_by_name() -> None:
+    item = built("""
+        import torch
+        from torch import nn
+
+        class Block(nn.Module):
+            def __init__(self, dim, num_heads):
+                super().__init__()
+                self.num_heads, self.head_dim = num_heads, dim // num_heads
+                self.qkv, self.mod = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+            def forward(self, hidden_states, temb, position_embeddings=None):
+                b, t, _ = hidden_states.shape
+                x = hidden_states + self.mod(temb)[:, None]
+                q, k, v = self.qkv(x).view(b, t, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+                cos, sin = position_embeddings
+                q = q * cos.unsqueeze(1) + q * sin.unsqueeze(1)
+                return (q @ k.transpose(-1, -2)).softmax(-1) @ v
+    """, "Block")
+    assert "position_embeddings=(" in item.label
+
+
+def test_an_optional_input_in_the_failing_statement_is_filled_in() -> None:
+    item = built("""
+        from torch import nn
+
+        class Attend(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.q, self.k = nn.Linear(32, 16), nn.Linear(48, 16)
+
+            def attend(self, x, y):
+                y = x if y is None else y
+                return self.q(x) @ self.k(y).transpose(-1, -2)
+
+            def forward(self, x, other=None):
+                return self.attend(x, other)
+    """, "Attend")
+    assert "other=torch.randn(2, 8, 48)" in item.label or "other=torch.randn(2, 48)" in item.label
+
+
+def test_layers_on_graphs_get_edges_between_their_nodes() -> None:
+    item = built("""
+        import torch
+        from torch import nn
+
+        class Conv(nn.Module):
+            def __init__(self, in_channels, out_channels, num_relations):
+                super().__init__()
+                self.num_relations = num_relations
+                self.weight = nn.Parameter(torch.randn(num_relations, in_channels, out_channels))
+
+            def forward(self, x, edge_index, edge_type):
+                source, target = edge_index
+                sent = (x[source].unsqueeze(1) @ self.weight[edge_type]).squeeze(1)
+                return torch.zeros(x.size(0), sent.size(-1)).index_add(0, target, sent)
+    """, "Conv")
+    assert "edge_type=torch.randint(4, (12,))" in item.label or "torch.randint(4, (12,))" in item.label
