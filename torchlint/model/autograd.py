@@ -45,6 +45,16 @@ def apply_calls(model: FileModel, cls: ClassInfo) -> Iterator[ast.Call]:
                 yield from (c for c in model.calls_named(name) if model.name_of(c.func) == model.name_of(node))
 
 
+def apply_counts(cls: ClassInfo) -> set[int]:
+    """How many arguments the calls of `.apply` in a class's own file pass; empty if one cannot be counted."""
+    found: set[int] = set()
+    for call in apply_calls(cls.model, cls):
+        if any(isinstance(arg, ast.Starred) for arg in call.args) or call.keywords:
+            return set()
+        found.add(len(call.args))
+    return found
+
+
 def changed_parameters(model: FileModel, function: FunctionInfo) -> Iterator[tuple[ast.AST, ast.arg]]:
     """In-place changes of what a function was given, directly or through a view: (place, parameter), in order."""
     params = {*function.params, *function.args.kwonlyargs}

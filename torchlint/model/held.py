@@ -167,8 +167,13 @@ def how(call: ast.Call) -> str:
 
 def building_methods(cls: ClassInfo) -> set[str]:
     """The constructor and the methods of the class that it calls, directly or not."""
+    return reached(cls, "__init__", "__post_init__", "reset_parameters", "init_weights") - {"forward"}
+
+
+def reached(cls: ClassInfo, *names: str) -> set[str]:
+    """Methods of a class by name, and those that they call on their own instance, directly or not."""
     found: set[str] = set()
-    todo = ["__init__", "__post_init__", "reset_parameters", "init_weights"]
+    todo = list(names)
     while todo:
         name = todo.pop()
         method = cls.method(name)
@@ -179,7 +184,7 @@ def building_methods(cls: ClassInfo) -> set[str]:
             match call.func:
                 case ast.Attribute(value=ast.Name(id=owner), attr=other) if owner == method.self_name:
                     todo.append(other)
-    return found - {"forward"}
+    return found
 
 
 def reads_of(cls: ClassInfo, name: str) -> list[ast.expr]:

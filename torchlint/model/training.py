@@ -203,6 +203,11 @@ def is_periodic(model: FileModel, test: ast.expr, depth: int = 0) -> bool:
     return False
 
 
+def test_of(node: ast.AST) -> str:
+    """The condition of a guard, for comparison with that of another `if` on the same one."""
+    return ast.dump(node.test) if isinstance(node, (ast.If, ast.IfExp, ast.While)) else str(id(node))
+
+
 def early_continue(model: FileModel, event: Event) -> bool:
     """Whether the loop body may leave before the event by a counting `if ...: continue`."""
     if not event.loops or not model.has(event.loops[-1]):

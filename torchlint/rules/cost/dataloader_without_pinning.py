@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import FileModel
+from torchlint.model.forms import loader_call
 from torchlint.project import target_names
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta(
     "TL619", "dataloader-without-pinning", Severity.ADVICE, default=False, fix=Safety.SAFE, triggers=("non_blocking",))
 CLAIM = None
-LOADER = "torch.utils.data.DataLoader"
 PINNED = 6  # position of pin_memory
 
 EXAMPLES = [
@@ -84,14 +84,6 @@ def check(model: FileModel) -> Iterator[Hit]:
                 made, "`non_blocking` has no effect from ordinary memory; set `pin_memory=True`",
                 edits.repair("Pin memory", edits.add_keyword_argument(model, made, "pin_memory=True")),
                 confidence=Confidence.LIKELY)
-
-
-def loader_call(model: FileModel, expr: ast.expr) -> ast.Call | None:
-    """The DataLoader call behind what a loop iterates over; enumerate and progress bars are looked through."""
-    if isinstance(expr, ast.Call) and expr.args and model.name_of(expr.func) != LOADER:
-        return loader_call(model, expr.args[0])
-    site = model.value(expr).site
-    return site if isinstance(site, ast.Call) and model.has(site) and model.name_of(site.func) == LOADER else None
 
 
 def moves(model: FileModel, call: ast.Call, names: set[str]) -> bool:

@@ -15,7 +15,8 @@ from torchlint.claims import OutputsDiffer
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.imports import spell
-from torchlint.model import FileModel, Kind
+from torchlint.model import FileModel
+from torchlint.model.forms import operand
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL611", "expm1", Severity.ADVICE, fix=Safety.SAFE, aliases=("TOR107",), triggers=("exp",))
@@ -85,19 +86,10 @@ def check(model: FileModel) -> Iterator[Hit]:
                 pass
             case _:
                 continue
-        if is_exp(model, call):
+        found = operand(model, call, "exp")
+        if found is not None and not found[1]:
             yield Hit(
                 node, "small values are lost in `exp(x) - 1`; use `expm1`", direct(model, node, call))
-
-
-def is_exp(model: FileModel, call: ast.Call) -> bool:
-    """Whether a call is the exponential of a tensor."""
-    if model.name_of(call.func) == "torch.exp":
-        return len(call.args) == 1 and not call.keywords
-    match call:
-        case ast.Call(func=ast.Attribute(value=receiver, attr="exp"), args=[], keywords=[]):
-            return model.value(receiver).kind is Kind.TENSOR
-    return False
 
 
 def direct(model: FileModel, node: ast.BinOp, call: ast.Call) -> Repair | None:

@@ -16,6 +16,7 @@ from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.imports import spell
 from torchlint.model import FileModel, Kind
+from torchlint.model.forms import operand
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL610", "log1p", Severity.ADVICE, fix=Safety.SAFE, aliases=("TOR106",), triggers=("log",))
@@ -86,24 +87,16 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Logarithms of a sum with the literal one."""
     for call in model.nodes(ast.Call):
-        inner = argument(model, call)
-        if inner is None:
+        found = operand(model, call, "log")
+        if found is None or found[1]:
             continue
+        inner = found[0]
         other = without_one(inner)
         if other is None or not is_float(model, other, call):
             continue
         yield Hit(
             call, "small values are lost in `1 + x`; use `log1p`", direct(model, call, other),
             confidence=max(model.value(other).sure, Confidence.LIKELY))
-
-
-def argument(model: FileModel, call: ast.Call) -> ast.expr | None:
-    """What the logarithm is taken of, in the function or the method form."""
-    if model.name_of(call.func) == "torch.log":
-        return call.args[0] if len(call.args) == 1 and not call.keywords else None
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "log" and not call.args and not call.keywords:
-        return call.func.value if model.value(call.func.value).kind is Kind.TENSOR else None
-    return None
 
 
 def without_one(expr: ast.expr) -> ast.expr | None:

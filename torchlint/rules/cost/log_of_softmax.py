@@ -16,6 +16,7 @@ from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.imports import spell
 from torchlint.model import FileModel, Kind
+from torchlint.model.forms import operand
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta(
@@ -134,9 +135,10 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Logarithms of what a softmax or sigmoid returned."""
     for call in model.nodes(ast.Call):
-        inner = argument(model, call)
-        if inner is None:
+        found = operand(model, call, "log")
+        if found is None or found[1]:
             continue
+        inner = found[0]
         value = model.value(inner)
         if value.kind is Kind.TENSOR and value.squash in DIRECT and not is_bounded(model, inner):
             better = DIRECT[value.squash].rpartition(".")[2]
@@ -159,15 +161,6 @@ def is_bounded(model: FileModel, expr: ast.expr, depth: int = 0) -> bool:
             return is_bounded(model, inner, depth + 1)
     site = model.value(expr).site
     return depth < DEPTH and isinstance(site, ast.expr) and site is not expr and is_bounded(model, site, depth + 1)
-
-
-def argument(model: FileModel, call: ast.Call) -> ast.expr | None:
-    """What the logarithm is taken of, in the function or the method form."""
-    if model.name_of(call.func) == "torch.log":
-        return call.args[0] if len(call.args) == 1 and not call.keywords else None
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "log" and not call.args and not call.keywords:
-        return call.func.value
-    return None
 
 
 def direct(model: FileModel, call: ast.Call, inner: ast.expr) -> Repair | None:

@@ -16,7 +16,8 @@ from torchlint.claims import OutputsDiffer
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.imports import spell
-from torchlint.model import FileModel, Kind
+from torchlint.model import FileModel
+from torchlint.model.forms import operand
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL612", "logsumexp", Severity.ADVICE, fix=Safety.SAFE, aliases=("TOR108",), triggers=("exp",))
@@ -86,24 +87,6 @@ def check(model: FileModel) -> Iterator[Hit]:
         inner = operand(model, powers[0], "exp")
         if inner is not None and not inner[1] and not is_shifted(model, inner[0]):
             yield Hit(call, "this overflows in `exp`; use `torch.logsumexp`", direct(model, call, inner[0], powers[1]))
-
-
-def operand(model: FileModel, call: ast.Call, name: str) -> tuple[ast.expr, list[ast.expr | ast.keyword]] | None:
-    """(the tensor, the further arguments) of `torch.name(x, ...)` or `x.name(...)`."""
-    if any(isinstance(arg, ast.Starred) for arg in call.args):
-        return None
-    if model.name_of(call.func) == f"torch.{name}":
-        return (call.args[0], [*call.args[1:], *call.keywords]) if call.args else None
-    match call.func:
-        case ast.Attribute(value=receiver, attr=attr) if attr == name:
-            if model.value(receiver).kind is Kind.TENSOR or is_exp(model, receiver):
-                return receiver, [*call.args, *call.keywords]
-    return None
-
-
-def is_exp(model: FileModel, expr: ast.expr) -> bool:
-    """Whether an expression is surely a tensor because torch.exp or torch.sum made it."""
-    return isinstance(expr, ast.Call) and model.name_of(expr.func) in ("torch.exp", "torch.sum")
 
 
 def is_shifted(model: FileModel, expr: ast.expr) -> bool:

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from torchlint.claims import OutputsDiffer
 from torchlint.findings import Confidence, Severity
 from torchlint.model import FileModel, Kind, training
+from torchlint.model.forms import loader_call
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL706", "ddp-without-sampler", Severity.WARNING, triggers=("DistributedDataParallel",))
 CLAIM = OutputsDiffer()
-LOADER = "torch.utils.data.DataLoader"
 CHOOSING = {"sampler", "batch_sampler"}
 WORDS = ("rank", "world", "shard", "split", "partition", "num_replicas", "worker")
 
@@ -123,14 +123,6 @@ def check(model: FileModel) -> Iterator[Hit]:
                     yield Hit(
                         made, "every rank reads all of the data; give the loader a `DistributedSampler`",
                         confidence=Confidence.LIKELY)
-
-
-def loader_call(model: FileModel, expr: ast.expr) -> ast.Call | None:
-    """The DataLoader call behind what a loop iterates over; enumerate and progress bars are looked through."""
-    if isinstance(expr, ast.Call) and expr.args and model.name_of(expr.func) != LOADER:
-        return loader_call(model, expr.args[0])
-    site = model.value(expr).site
-    return site if isinstance(site, ast.Call) and model.has(site) and model.name_of(site.func) == LOADER else None
 
 
 def reads_everything(model: FileModel, made: ast.Call) -> bool:

@@ -15,6 +15,7 @@ from torchlint.claims import OutputsDiffer
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import FileModel
+from torchlint.model.forms import loader_call
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta(
@@ -175,16 +176,6 @@ def uses_engine(model: FileModel) -> bool:
     names = [alias.name for node in model.nodes(ast.Import) for alias in node.names]
     names += [node.module or "" for node in model.nodes(ast.ImportFrom)]
     return any(name.partition(".")[0] in ENGINES for name in names)
-
-
-def loader_call(model: FileModel, expr: ast.expr) -> ast.Call | None:
-    """The DataLoader call behind what a loop iterates over; enumerate and progress bars are looked through."""
-    if isinstance(expr, ast.Call) and expr.args and model.name_of(expr.func) != "torch.utils.data.DataLoader":
-        return loader_call(model, expr.args[0])
-    site = model.value(expr).site
-    if isinstance(site, ast.Call) and model.has(site) and model.name_of(site.func) == "torch.utils.data.DataLoader":
-        return site
-    return None
 
 
 def distributed_sampler(model: FileModel, made: ast.Call) -> ast.Call | None:

@@ -8,12 +8,12 @@ Take `ctx` out of forward where `setup_context` does the saving, or merge `setup
 """
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from torchlint.claims import Raises
 from torchlint.findings import Severity
-from torchlint.model import ClassInfo, FileModel
+from torchlint.model import FileModel
+from torchlint.model.autograd import apply_counts
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL312", "setup-context-mismatch", Severity.ERROR, triggers=("Function",))
@@ -173,15 +173,5 @@ def check(model: FileModel) -> Iterator[Hit]:
         if cls.method("setup_context") is not None:
             if first in CONTEXT:
                 yield Hit(forward.node, f"with `setup_context`, forward gets no `{first}`; take it out")
-        elif applied_with(cls) == len(forward.params) and not forward.args.defaults:
+        elif apply_counts(cls) == {len(forward.params)} and not forward.args.defaults:
             yield Hit(forward.node, "forward gets `ctx` first; add it, or define `setup_context`")
-
-
-def applied_with(cls: ClassInfo) -> int:
-    """The number of arguments that all `.apply` calls of the class in its file pass; -1 if that differs."""
-    counts = set()
-    for call in cls.model.calls_named("apply"):
-        match call.func:
-            case ast.Attribute(value=receiver) if cls.model.class_named(receiver) is cls:
-                counts.add(-1 if any(isinstance(a, ast.Starred) for a in call.args) else len(call.args))
-    return counts.pop() if len(counts) == 1 else -1

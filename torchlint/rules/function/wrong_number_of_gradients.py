@@ -16,6 +16,7 @@ from torchlint.claims import Raises
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
+from torchlint.model.autograd import apply_counts
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL303", "wrong-number-of-gradients", Severity.ERROR, fix=Safety.UNSAFE, triggers=("backward",))
@@ -242,21 +243,9 @@ def arguments(cls: ClassInfo, forward: FunctionInfo) -> tuple[int, int] | None:
     most -= 1 if forward.is_classmethod else 0
     least = most - len(forward.args.defaults)
     if forward.args.defaults:  # how many are left to their defaults depends on the call
-        counts = applied(cls)
+        counts = apply_counts(cls)
         least, most = (min(counts), max(counts)) if counts else (least, most)
     return (least, most) if most > 0 else None
-
-
-def applied(cls: ClassInfo) -> set[int]:
-    """How many arguments the file's own `.apply` calls pass; empty if one cannot be counted."""
-    found: set[int] = set()
-    for call in cls.model.calls_named("apply"):
-        match call.func:
-            case ast.Attribute(value=receiver) if cls.model.class_named(receiver) is cls:
-                if any(isinstance(arg, ast.Starred) for arg in call.args):
-                    return set()
-                found.add(len(call.args))
-    return found
 
 
 def written(node: ast.Return, value: Value) -> tuple[int, int] | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from torchlint.claims import Warns
 from torchlint.findings import Severity
 from torchlint.model import FileModel
+from torchlint.model.forms import says_true
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL215", "create-graph-in-backward", Severity.WARNING, triggers=("create_graph",))
@@ -95,18 +96,12 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Backwards with a literal `create_graph=True` in functions that set no gradient to None."""
     for call in model.calls_named("backward"):
-        if not asks_for_graph(call) or not isinstance(call.func, ast.Attribute):
+        if not says_true(call, "create_graph") or not isinstance(call.func, ast.Attribute):
             continue
         owner = model.owner(call)
         if model.value(call.func.value).is_tensor and not any(
                 clears(model, node) for node in ast.walk(owner) if isinstance(node, (ast.Call, ast.Assign))):
             yield Hit(call, "each parameter and its gradient keep each other alive; use `torch.autograd.grad`")
-
-
-def asks_for_graph(call: ast.Call) -> bool:
-    """`create_graph=True`."""
-    return any(k.arg == "create_graph" and isinstance(k.value, ast.Constant) and k.value.value is True
-               for k in call.keywords)
 
 
 def clears(model: FileModel, node: ast.Call | ast.Assign) -> bool:

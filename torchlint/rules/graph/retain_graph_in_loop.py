@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import Event, FileModel, Flow, graphs, training
+from torchlint.model.forms import says_true
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL204", "retain-graph-in-loop", Severity.WARNING, fix=Safety.UNSAFE, triggers=("retain_graph",))
@@ -222,7 +223,7 @@ def check(model: FileModel) -> Iterator[Hit]:
     for function, flow in training.bodies(model):
         for event in flow.of("backward"):
             call = backward_of(model, event)
-            keyword = retaining(call)
+            keyword = says_true(call, "retain_graph")
             if call is None or keyword is None or not event.loops or not model.holds(event.loops[-1]):
                 continue
             if made_in_round(model, flow, event) and not used_again(model, function, flow, event):
@@ -242,14 +243,6 @@ def backward_of(model: FileModel, event: Event) -> ast.Call | None:
         return None
     backwards = [call for call in helper.calls if isinstance(call.func, ast.Attribute) and call.func.attr == "backward"]
     return event.inner if backwards == [event.inner] else None
-
-
-def retaining(call: ast.Call | None) -> ast.keyword | None:
-    """The argument `retain_graph=True` of a backward."""
-    for keyword in call.keywords if call is not None else ():
-        if keyword.arg == "retain_graph" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True:
-            return keyword
-    return None
 
 
 def made_in_round(model: FileModel, flow: Flow, event: Event) -> bool:

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from torchlint.claims import Anomaly
 from torchlint.findings import Confidence, Severity
 from torchlint.model import FileModel
+from torchlint.model.forms import operand
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL224", "unguarded-log", Severity.ADVICE, default=False, triggers=("log",))
 CLAIM = Anomaly()
-FUNCTIONS = {"torch.log", "torch.log2", "torch.log10"}
+LOGARITHMS = ("log", "log2", "log10")
 INSTEAD = {"softmax": "`log_softmax`", "sigmoid": "`logsigmoid`"}
 GUARDING = {"clamp", "clamp_", "clip", "nan_to_num", "clamp_min"}
 
@@ -76,14 +77,10 @@ CLEAN = [
 def check(model: FileModel) -> Iterator[Hit]:
     """Logarithms of what softmax or sigmoid gave."""
     for call in model.nodes(ast.Call):
-        match call:
-            case ast.Call(func=func, args=[arg]) if model.name_of(func) in FUNCTIONS:
-                pass
-            case ast.Call(func=ast.Attribute(value=arg, attr="log" | "log2" | "log10"), args=[]):
-                pass
-            case _:
-                continue
-        value = model.value(arg)
+        found = next((found for name in LOGARITHMS if (found := operand(model, call, name)) is not None), None)
+        if found is None or found[1]:
+            continue
+        value = model.value(found[0])
         if value.is_tensor and value.squash in INSTEAD and value.name.rpartition(".")[2] not in GUARDING:
             yield Hit(call, f"a probability may be exactly 0, whose log is -inf; use {INSTEAD[value.squash]}",
                       confidence=min(value.sure, Confidence.LIKELY))

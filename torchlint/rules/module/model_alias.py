@@ -15,13 +15,12 @@ from collections.abc import Iterator
 
 from torchlint.claims import Aliased
 from torchlint.findings import Safety, Severity
-from torchlint.fixes import edits
-from torchlint.fixes.imports import spell
+from torchlint.fixes.copies import deepcopied
 from torchlint.model import FileModel, Flow, Kind, Value, training
 from torchlint.model.evaluate import path_of
 from torchlint.model.keeping import Store, growing_loops
 from torchlint.model.uses import reads_of_path, writes_of_path
-from torchlint.rule import Example, Hit, Meta, Repair
+from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL422", "model-alias", Severity.ERROR, fix=Safety.UNSAFE, triggers=("step", "best"))
 CLAIM = Aliased()
@@ -363,7 +362,7 @@ def check(model: FileModel) -> Iterator[Hit]:
 def hit(model: FileModel, node: ast.AST, kept: ast.expr, value: Value) -> Hit:
     """The report."""
     return Hit(node, "a second name, no copy: later steps change this model too; use `copy.deepcopy`",
-               deepcopy(model, kept), confidence=value.sure)
+               deepcopied(model, kept, "Copy the model"), confidence=value.sure)
 
 
 def aliases(model: FileModel) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -458,12 +457,3 @@ def best_so_far(model: FileModel, kept: ast.expr) -> bool:
                     if path_of(node) in compared - {""}:
                         return True
     return False
-
-
-def deepcopy(model: FileModel, kept: ast.expr) -> Repair | None:
-    """`copy.deepcopy(...)` around the model."""
-    name = spell(model, "copy.deepcopy", at=kept)
-    if name is None:
-        return None
-    return edits.repair("Copy the model", edits.replace(model, kept, f"{name.text}({edits.source_of(model, kept)})"),
-                        imports=name.imports)

@@ -16,7 +16,7 @@ from torchlint import knowledge
 from torchlint.claims import NotRegistered
 from torchlint.findings import Severity
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
-from torchlint.model.held import has_state
+from torchlint.model.held import has_state, reached
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL408", "module-created-in-forward", Severity.ERROR, also=(Severity.WARNING,))
@@ -180,9 +180,11 @@ def check(model: FileModel) -> Iterator[Hit]:
         forward = cls.methods.get("forward")
         if forward is None or not cls.is_module or not forward.self_name:
             continue
-        for method in run_by_forward(cls, forward):
-            for call in method.calls:
-                yield from made(model, cls, method, call)
+        for name in reached(cls, "forward") - reached(cls, "__init__", "__post_init__"):
+            method = cls.methods.get(name)
+            if method is not None and not method.is_static:
+                for call in method.calls:
+                    yield from made(model, cls, method, call)
 
 
 def made(model: FileModel, cls: ClassInfo, method: FunctionInfo, call: ast.Call) -> Iterator[Hit]:
@@ -215,31 +217,6 @@ def fresh_state(value: Value) -> bool:
 def taken(value: Value) -> bool:
     """A member that an attribute holds already: made elsewhere."""
     return not isinstance(value.site, ast.Call)
-
-
-def run_by_forward(cls: ClassInfo, forward: FunctionInfo) -> list[FunctionInfo]:
-    """Forward, and the methods of the class that it calls while no constructor does."""
-    built, todo = set(), ["__init__", "__post_init__"]
-    while todo:
-        name = todo.pop()
-        if name not in built and (method := cls.method(name)) is not None:
-            built.add(name)
-            todo += called(method)
-    found, names = [forward], called(forward)
-    while names:
-        name = names.pop()
-        method = cls.methods.get(name)
-        if method is not None and method not in found and name not in built and not method.is_static:
-            found.append(method)
-            names += called(method)
-    return found
-
-
-def called(method: FunctionInfo) -> list[str]:
-    """Names of the methods that a method calls on its own instance."""
-    return [call.func.attr for call in method.calls
-            if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
-            and call.func.value.id == method.self_name]
 
 
 def inner(model: FileModel, call: ast.Call) -> bool:

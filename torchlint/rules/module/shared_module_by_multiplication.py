@@ -16,7 +16,7 @@ from torchlint.claims import Aliased
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import FileModel, Kind, Value
-from torchlint.model.held import MODULE_CONTAINERS, has_state, members
+from torchlint.model.held import MODULE_CONTAINERS, comment_on, has_state, members
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL412", "shared-module-by-multiplication", Severity.WARNING, fix=Safety.UNSAFE)
@@ -153,7 +153,7 @@ def check(model: FileModel) -> Iterator[Hit]:
         if repeated is None:
             continue
         found = [part for part in members(model.value(repeated)) if part.kind is Kind.MODULE and has_state(part)]
-        if found and in_network(model, node) and not said(model, node):
+        if found and in_network(model, node) and not comment_on(model, model.statement(node), ON_PURPOSE):
             yield Hit(node, "every entry is the same module, with one set of weights; make one for each",
                       one_each(model, node), confidence=min(part.sure for part in found))
 
@@ -204,17 +204,6 @@ def nothing(part: ast.List | ast.Tuple) -> bool:
 def once(count: Value) -> bool:
     """A factor of one or nought."""
     return isinstance(count.const, int) and count.const <= 1
-
-
-def said(model: FileModel, node: ast.AST) -> bool:
-    """Whether a comment at the statement says that the weights are shared."""
-    stmt = model.statement(node)
-    lines = model.source.text.splitlines()
-    first = stmt.lineno - 1
-    while first > 0 and lines[first - 1].strip().startswith("#"):
-        first -= 1
-    text = " ".join(line.partition("#")[2].lower() for line in lines[first:stmt.end_lineno])
-    return any(word in text for word in ON_PURPOSE)
 
 
 def one_each(model: FileModel, node: ast.AST) -> Repair | None:

@@ -17,7 +17,7 @@ from torchlint.claims import NotRegistered
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes.parameters import to_buffer
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Grad, Kind, Value
-from torchlint.model.held import building_methods, comment_says, registers_by_name
+from torchlint.model.held import building_methods, comment_says, reached, registers_by_name
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL409", "tensor-not-registered-as-buffer", Severity.WARNING, fix=Safety.UNSAFE, triggers=("def forward",))
@@ -222,14 +222,14 @@ def check(model: FileModel) -> Iterator[Hit]:
         if not cls.is_module or any(one.method(name) for one in family for name in OWN_MOVES):
             continue
         building = building_methods(cls)
-        reached: list[FunctionInfo] | None = None
+        run: list[FunctionInfo] | None = None
         for name, stores in cls.stores.items():
             row = constant(cls, name, building)
             if row is None or len(stores) > 1 or stored_elsewhere(cls, name):
                 continue
             stmt, value = row
-            reached = reached if reached is not None else [m for one in family for m in used_in_forward(one)]
-            if any(combined(method, name) for method in reached) and not comment_says(cls, stmt, ON_PURPOSE):
+            run = run if run is not None else run_by_forward(family)
+            if any(combined(method, name) for method in run) and not comment_says(cls, stmt, ON_PURPOSE):
                 yield Hit(stmt, f"`.to()` does not move `self.{name}`; use `register_buffer`",
                           to_buffer(model, stmt, persistent=False) if isinstance(stmt, ast.stmt) else None,
                           confidence=min(Confidence.LIKELY, value.sure))
@@ -327,20 +327,10 @@ def stored_elsewhere(cls: ClassInfo, name: str) -> bool:
     return any(isinstance(node.ctx, ast.Store) and id(node) not in inside for node in cls.model.attributes_named(name))
 
 
-def used_in_forward(cls: ClassInfo) -> list[FunctionInfo]:
-    """Forward and the methods of the class that it calls, directly or not."""
-    found: list[FunctionInfo] = []
-    todo = ["forward"]
-    while todo:
-        method = cls.method(todo.pop())
-        if method is None or method in found or method.model is not cls.model:
-            continue
-        found.append(method)
-        for call in method.calls:
-            match call.func:
-                case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner == method.self_name:
-                    todo.append(name)
-    return found
+def run_by_forward(family: list[ClassInfo]) -> list[FunctionInfo]:
+    """Forward of each class and the methods in this file that it calls, directly or not."""
+    return [method for cls in family for name in reached(cls, "forward")
+            if (method := cls.method(name)) is not None and method.model is cls.model]
 
 
 def combined(method: FunctionInfo, name: str) -> bool:

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 
 from torchlint.claims import OutputsDiffer
 from torchlint.findings import Confidence, Severity
-from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind
+from torchlint.model import ClassInfo, FileModel, Kind
+from torchlint.model.held import reached
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta(
@@ -196,11 +197,10 @@ def loader_calls(model: FileModel) -> list[ast.Call]:
 
 def held_generators(model: FileModel, cls: ClassInfo) -> Iterator[Hit]:
     """Stores of generator objects made before the workers start, that `__getitem__` draws from."""
-    readers = [cls.method(name) for name in ("__getitem__", "__iter__", "__getitems__")]
+    readers = [cls.method(name) for name in reached(cls, "__getitem__", "__iter__", "__getitems__")]
     drawn = {
         path.partition(".")[2]
-        for reader in readers if reader is not None
-        for method in reached(cls, reader)
+        for method in readers if method is not None
         for path in method.used_methods
         if path.startswith(f"{method.self_name}.")
     }
@@ -219,16 +219,6 @@ def held_generators(model: FileModel, cls: ClassInfo) -> Iterator[Hit]:
                     f"every worker gets a copy of `{name}` and draws the same numbers; seed per worker",
                     confidence=Confidence.LIKELY,
                 )
-
-
-def reached(cls: ClassInfo, method: FunctionInfo) -> list[FunctionInfo]:
-    """A method and the methods of the class that it calls on self."""
-    found = [method]
-    for path in method.used_methods.get(method.self_name, set()):
-        other = cls.method(path.removesuffix("()"))
-        if other is not None and other not in found:
-            found.append(other)
-    return found
 
 
 def reseeded(model: FileModel, cls: ClassInfo) -> bool:

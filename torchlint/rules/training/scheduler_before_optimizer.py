@@ -271,8 +271,8 @@ def waits(model: FileModel, event: Event, step: Event) -> bool:
     bound: set[str] = set()
     for loop in event.loops:
         bound |= {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    shared = {(tested(node), arm) for node, arm in step.guards}
-    for node in (node for node, arm in event.guards if (tested(node), arm) not in shared):
+    shared = {(training.test_of(node), arm) for node, arm in step.guards}
+    for node in (node for node, arm in event.guards if (training.test_of(node), arm) not in shared):
         tests = [node.test] if isinstance(node, ast.If) else [node]
         for part in (part for test in tests for part in ast.walk(test)):
             if isinstance(part, ast.Attribute) or (isinstance(part, ast.Name) and part.id in bound):
@@ -280,11 +280,6 @@ def waits(model: FileModel, event: Event, step: Event) -> bool:
             if not event.loops and isinstance(part, ast.Name):
                 return True
     return not model.holds(event.node)
-
-
-def tested(node: ast.AST) -> str:
-    """The condition of an `if`, so that two of them on the same one can be told."""
-    return ast.dump(node.test) if isinstance(node, ast.If) else str(id(node))
 
 
 def step_later(model: FileModel, event: Event, step: Event) -> Repair | None:

@@ -269,7 +269,7 @@ def plain_steps(model: FileModel) -> Iterator[tuple[Event, Hit]]:
 def is_scaled(flow: Flow, step: Event) -> bool:
     """Whether the last backward before the step was scaled, and nothing unscaled since."""
     at = flow.events.index(step)
-    tests = {test_of(node) for node, _ in step.guards}
+    tests = {training.test_of(node) for node, _ in step.guards}
     for event in reversed(flow.events[:at]):
         if event.excludes(step) or event.loops[: len(step.loops)] != step.loops[: len(event.loops)]:
             continue
@@ -278,16 +278,11 @@ def is_scaled(flow: Flow, step: Event) -> bool:
         if event.what == "backward":
             scaled = "scaled" in event.target.facts
             # The two may hang on the same flag although they stand in different `if` statements.
-            flagged = any(test_of(node) in tests for node, _ in event.guards)
+            flagged = any(training.test_of(node) in tests for node, _ in event.guards)
             if not scaled or event.target.bound is None or "disabled" in event.target.bound.facts:
                 return False
             return not event.guards or flagged or set(event.guards) <= set(step.guards)
     return False
-
-
-def test_of(node: ast.AST) -> str:
-    """The text of a condition, for comparison with another `if` on the same one."""
-    return ast.dump(node.test) if isinstance(node, (ast.If, ast.IfExp, ast.While)) else ""
 
 
 def through_scaler(model: FileModel, flow: Flow, step: Event) -> Repair | None:
