@@ -36,6 +36,7 @@ from runtime_check.repair_values import (
     one_of,
     other_candidates,
     other_options,
+    several,
     smaller_index,
     to_kind,
     unexpected_argument,
@@ -83,6 +84,8 @@ RULES: list[tuple[str, Rule]] = [
     (r"NoneType", none_given),
     (r"cannot be interpreted as an integer|must be (?:an )?int|single element|Boolean value of Tensor"
      r"|'float' object|can't multiply sequence", whole_number),
+    (r"'int' object is not (?:iterable|subscriptable)|non-iterable int|with an iterable, but got int"
+     r"|object of type 'int' has no len", several),
     (r"'Tensor' object|has no attribute|not subscriptable|not iterable|not callable|must be Tensor|got an instance",
      other_options),
     (r"[Uu]nknown|[Uu]nsupported|not supported|[Ii]nvalid|must be (?:one of|in|either)|not in|[Ee]xpected one of"

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -114,6 +115,18 @@ def whole_number(context: Context, match: re.Match[str]) -> Iterator[Assignment]
             yield context.arguments.put(name, Const(2))
         if isinstance(spec, Const) and isinstance(spec.value, float):
             yield context.arguments.put(name, Const(max(int(spec.value), 1)))
+
+
+def several(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
+    """A number stands where the code takes several apart."""
+    defaults = inspect.signature(context.function).parameters
+    for name in context.blamed():
+        spec = context.arguments.get(name)
+        if isinstance(spec, Omit) and name in defaults:
+            spec = Const(defaults[name].default)
+        if isinstance(spec, Const) and type(spec.value) is int:
+            for count in (3, 2, 4):
+                yield context.arguments.put(name, Seq((spec,) * count, tuple))
 
 
 def one_of(context: Context, match: re.Match[str]) -> Iterator[Assignment]:

@@ -143,3 +143,18 @@ def test_layers_on_graphs_get_edges_between_their_nodes() -> None:
                 return torch.zeros(x.size(0), sent.size(-1)).index_add(0, target, sent)
     """, "Conv")
     assert "edge_type=torch.randint(4, (12,))" in item.label or "torch.randint(4, (12,))" in item.label
+
+
+def test_a_size_that_the_code_takes_apart_becomes_several() -> None:
+    item = built("""
+        from torch import nn
+
+        class Up(nn.Module):
+            def __init__(self, channels: int, stride: int = 1):
+                super().__init__()
+                self.conv = nn.Conv2d(channels, channels * stride[0] * stride[1], 3, padding=1)
+
+            def forward(self, x):
+                return self.conv(x)
+    """, "Up")
+    assert "stride=(1, 1" in item.label
