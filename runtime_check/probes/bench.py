@@ -106,6 +106,7 @@ class Run:
     error: BaseException | None = None
     hits: int = 0
     raised: list[BaseException] = field(default_factory=list)  # passed through a watched statement
+    backward_errors: list[BaseException] = field(default_factory=list)  # raised by backwards, if a probe asks
     warnings: list[Any] = field(default_factory=list)
     output: str = ""
     stopped: str = ""  # what the sandbox refused

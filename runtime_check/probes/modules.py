@@ -207,10 +207,15 @@ def measure_samples(bench: Bench, program: Program, way: Way) -> Samples:
 def change_first(samples: Samples, module: torch.nn.Module, args: tuple[object, ...]) -> None:
     """Changes sample 0 of the first input and looks at the outputs of the others."""
     given = args[0] if args else None
-    if not isinstance(given, torch.Tensor) or not given.is_floating_point() or given.dim() < 2 or len(given) < 2:
+    if not isinstance(given, torch.Tensor) or given.dim() < 2 or len(given) < 2:
         return
     other = given.detach().clone()
-    other[0] += 1.0
+    if given.is_floating_point():
+        other[0] += 1.0
+    else:
+        other[0] = given[0].roll(1)  # other indices, all of them valid
+    if torch.equal(other, given):
+        return
     module.eval()
     with torch.no_grad():
         one = values.flat(module(given, *args[1:]), "output")

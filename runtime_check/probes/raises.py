@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -152,15 +153,42 @@ def predicted(claim: Raises, program: Program, run: Run) -> BaseException | None
 
     Without a pattern to recognise it by, it must come through the flagged code.
     """
-    for error in (*run.raised, *causes(run.error)):
+    for error in (*run.raised, *run.backward_errors, *causes(run.error)):
         if fits(claim, error) and (claim.match or through(program, error)):
             return error
     return None
 
 
+def watched_run(bench: Bench, program: Program, way: Way) -> Run:
+    """Runs a program and keeps what its backwards raise, also if the code catches it."""
+    errors: list[BaseException] = []
+    run = bench.run(program, way, backward_errors(errors), limit=0)
+    run.backward_errors = errors
+    return run
+
+
+@contextmanager
+def backward_errors(into: list[BaseException]) -> Iterator[None]:
+    """Notes what backwards raise: the engine does so after the flagged `backward` has returned."""
+    plain = torch.autograd.backward
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(*args, **kwargs)
+        except BaseException as error:
+            into.append(error)
+            raise
+
+    torch.autograd.backward = backward
+    try:
+        yield
+    finally:
+        torch.autograd.backward = plain
+
+
 def judge(bench: Bench, claim: Raises, way: Way) -> Outcome | None:
     """The outcome of one way of running the program."""
-    run = bench.run(bench.flagged, way, limit=0)
+    run = watched_run(bench, bench.flagged, way)
     error = predicted(claim, bench.flagged, run)
     if error is None:
         return without(claim, bench, run)
@@ -182,7 +210,7 @@ def judge(bench: Bench, claim: Raises, way: Way) -> Outcome | None:
             row = Evidence("raised by the flagged code", text, "claimed", f"{claim.exception} /{claim.match}/")
             return Outcome(Verdict.CONFIRMED, what, (row,), way.label)
         return cannot_tell(f"{what}, and there is no corrected program to compare with", how=way.label)
-    good = bench.run(bench.corrected, other, limit=0)
+    good = watched_run(bench, bench.corrected, other)
     rows = (Evidence("flagged program", text, bench.against, good.trouble or "runs to its end"),)
     same = predicted(claim, bench.corrected, good)
     if same is not None:
