@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torchlint.model.classes import ClassInfo
     from torchlint.model.functions import FunctionInfo
 
+CONTEXT = ("ctx", "context", "_ctx", "fctx")  # what the first parameter of forward is called
+
 
 def instance_calls(model: FileModel) -> list[tuple[ast.Call, ClassInfo]]:
     """Calls of instances of Function subclasses, which torch rejects, with the class; in source order."""
@@ -120,6 +122,12 @@ def context_of(cls: ClassInfo, method: FunctionInfo) -> ast.arg | None:
     if not params or (method.name == "forward" and cls.method("setup_context") is not None):
         return None
     return next((arg for arg in params if arg.arg == "ctx"), params[0])
+
+
+def mixes_interfaces(cls: ClassInfo, forward: FunctionInfo) -> bool:
+    """Whether a forward takes `ctx`, by its name, although the class defines `setup_context`."""
+    first = forward.params[0].arg if forward.params else ""
+    return first in CONTEXT and cls.method("setup_context") is not None
 
 
 def hands_over(model: FileModel, method: FunctionInfo, context: ast.arg) -> bool:

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from torchlint.claims import Raises
 from torchlint.findings import Severity
 from torchlint.model import FileModel
-from torchlint.model.autograd import apply_counts
+from torchlint.model.autograd import apply_counts, mixes_interfaces
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL312", "setup-context-mismatch", Severity.ERROR, triggers=("Function",))
 CLAIM = Raises("Exception", "argument|parameter|attribute")
-CONTEXT = ("ctx", "context", "_ctx", "fctx")
 
 EXAMPLES = [
     Example(
@@ -171,7 +170,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         first = forward.params[0].arg if forward.params else ""
         if cls.method("setup_context") is not None:
-            if first in CONTEXT:
+            if mixes_interfaces(cls, forward):
                 yield Hit(forward.node, f"with `setup_context`, forward gets no `{first}`; take it out")
         elif apply_counts(cls) == {len(forward.params)} and not forward.args.defaults:
             yield Hit(forward.node, "forward gets `ctx` first; add it, or define `setup_context`")

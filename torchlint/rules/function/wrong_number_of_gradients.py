@@ -16,7 +16,7 @@ from torchlint.claims import Raises
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
-from torchlint.model.autograd import apply_counts
+from torchlint.model.autograd import apply_counts, mixes_interfaces
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL303", "wrong-number-of-gradients", Severity.ERROR, fix=Safety.UNSAFE, triggers=("backward",))
@@ -239,6 +239,8 @@ def arguments(cls: ClassInfo, forward: FunctionInfo) -> tuple[int, int] | None:
         return None
     if any(not name.startswith(("builtins.", "torch.")) for name in forward.decorators):
         return None
+    if mixes_interfaces(cls, forward):
+        return None  # another fault, without which the count would be right
     most = len(forward.params) - (0 if cls.method("setup_context") is not None else 1)
     most -= 1 if forward.is_classmethod else 0
     least = most - len(forward.args.defaults)

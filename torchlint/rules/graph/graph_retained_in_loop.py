@@ -406,8 +406,9 @@ def lives_on(model: FileModel, function: ast.AST, store: Store) -> bool:
 
 def fed_back(model: FileModel, function: ast.AST, store: Store, loop: ast.AST) -> bool:
     """Whether what is kept is itself part of a later iteration's backward: another fault than keeping it."""
-    return any(loop in event.loops and loop in event.target.carried for event in model.flow(function).of("backward")
-               if store.event is None)
+    replaced = store.event is None or store.event.what == "store_attr"
+    return replaced and any(loop in event.loops and loop in event.target.carried
+                            for event in model.flow(function).of("backward"))
 
 
 def never_used(model: FileModel, function: ast.AST, store: Store, loop: ast.AST) -> bool:

@@ -185,8 +185,9 @@ def from_outside(model: FileModel, kept: ast.expr, hook: Hook) -> bool:
     match kept:
         case ast.Name(id=name):
             return name not in model.scope_of(hook).bindings
-        case ast.Attribute(value=ast.Name(id="self")):
-            return True
+        case ast.Attribute(value=ast.Name(id=name)):
+            owner = model.function(kept)
+            return owner is not None and name == owner.self_name
     return False
 
 

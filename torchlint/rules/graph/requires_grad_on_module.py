@@ -97,7 +97,9 @@ def check(model: FileModel) -> Iterator[Hit]:
         if not isinstance(node.ctx, ast.Store) or base.kind is not Kind.MODULE or (
                 base.cls is not None and "requires_grad" in base.cls.stores):
             continue
-        if isinstance(parent, ast.Assign) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+        method = model.function(node)
+        own = isinstance(node.value, ast.Name) and method is not None and node.value.id == method.self_name
+        if isinstance(parent, ast.Assign) and not own:
             text = f"{edits.source_of(model, node)}_({edits.source_of(model, parent.value)})"
             fix = edits.repair("Set it for all parameters", edits.replace(model, parent, text))
             yield Hit(node, "a Module has no `requires_grad`; call `requires_grad_(...)`",

@@ -118,10 +118,12 @@ def check(model: FileModel) -> Iterator[Hit]:
     """Empty Parameters of a class straight below Module, in a file that nothing but arithmetic touches them in."""
     for assign in model.nodes(ast.Assign):
         match assign:
-            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=ast.Call(
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=ast.Call(
                     func=func, args=[ast.Call(func=maker, args=sizes) as made, *_])):
-                cls = model.class_of(assign)
-                if cls is None or model.name_of(func) != "torch.nn.Parameter" or model.name_of(maker) not in EMPTY:
+                cls, method = model.class_of(assign), model.function(assign)
+                if cls is None or method is None or owner != method.self_name:
+                    continue
+                if model.name_of(func) != "torch.nn.Parameter" or model.name_of(maker) not in EMPTY:
                     continue
                 if sizes and all(is_size(model, size) for size in sizes) and alone(model, cls) and not touched(
                         model, name) and used_in_forward(cls, name):
