@@ -203,7 +203,7 @@ def test_every_bad_file_is_one_finding_and_the_others_are_checked(tmp_path, monk
     ]
     assert [finding.message for finding in report.findings if finding.code == "TL000"] == [
         "line 2: byte 0xff is not valid utf-8", "unknown encoding: nonsense",
-        "notebooks are not supported yet", "syntax error: invalid syntax",
+        "not a Jupyter notebook of format 4", "syntax error: invalid syntax",
     ]
     assert report.files == 5
     assert set(report.sources) == {"good.py", "syntax.py"}

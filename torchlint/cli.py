@@ -21,6 +21,7 @@ from torchlint.commands import check, show
 from torchlint.config import ConfigError, did_you_mean
 from torchlint.docs import build
 from torchlint.new import NewRuleError, create
+from torchlint.notebooks import ENDING
 from torchlint.output import Progress, columns, fail, put, say
 from torchlint.report import FORMATS, render, wants_colour
 from torchlint.rule import LAYERS, Rule
@@ -188,6 +189,8 @@ def _refuse(paths: tuple[str, ...], name: str, form: str, output_file: str | Non
         raise click.UsageError("- cannot be combined with other paths")
     if name and paths not in ((), ("-",)):
         raise click.UsageError("--stdin-filename is for standard input, not for paths")
+    if name.endswith(ENDING):
+        raise click.UsageError("standard input cannot be a notebook; name the file instead")
     if statistics and form not in ("text", "concise"):
         raise click.UsageError(f"--statistics has no output format {form}")
     if output_file and not Path(output_file).absolute().parent.is_dir():

@@ -39,6 +39,7 @@ class Source:
     text: str
     encoding: str = "utf-8"  # what to encode with when writing back; "utf-8-sig" if there was a mark
     cell: int | None = None
+    cells: tuple[int, ...] = ()  # of a notebook: how many lines come before each of its cells
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
@@ -63,13 +64,24 @@ class Source:
 
     def with_tree(self, tree: ast.Module) -> Source:
         """The same source, with a tree that somebody has parsed from it already."""
-        copy = Source(self.path, self.text, self.encoding, self.cell)
+        copy = Source(self.path, self.text, self.encoding, self.cell, self.cells)
         copy.__dict__["tree"] = tree
         return copy
 
-    def __reduce__(self) -> tuple[type[Source], tuple[str, str, str, int | None]]:
+    def __reduce__(self) -> tuple[type[Source], tuple[str, str, str, int | None, tuple[int, ...]]]:
         """Pickled without lines and tree: they are dear to send and cheap to make."""
-        return Source, (self.path, self.text, self.encoding, self.cell)
+        return Source, (self.path, self.text, self.encoding, self.cell, self.cells)
+
+    def lines_of(self, cell: int | None) -> tuple[str, ...]:
+        """The lines of the source from a cell of the notebook on; all of them where there are no cells."""
+        return self.lines if cell is None or not self.cells else self.lines[self.cells[cell - 1] :]
+
+    def shows(self, line: int) -> bool:
+        """Whether a notebook shows what an expression that ends on a line gives: nothing follows in its cell."""
+        if not self.cells:
+            return False
+        end = next((first for first in self.cells if first >= line), len(self.lines))
+        return not any(rest.partition("#")[0].strip() for rest in self.lines[line:end])
 
     def encode(self, text: str) -> bytes:
         """`text` as bytes of this file. UnicodeEncodeError if its encoding lacks a character."""

@@ -64,9 +64,8 @@ class Report:
     def line(self, finding: Finding) -> str:
         """The physical line on which `finding` begins, without its end; "" if it is not known."""
         source = self.sources.get(finding.path)
-        if source is None or not 1 <= finding.span.line <= len(source.lines):
-            return ""
-        return source.lines[finding.span.line - 1].rstrip("\r\n")
+        lines = source.lines_of(finding.cell) if source is not None else ()
+        return lines[finding.span.line - 1].rstrip("\r\n") if 1 <= finding.span.line <= len(lines) else ""
 
     def count(self, code: str) -> int:
         """How many findings have this code."""

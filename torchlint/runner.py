@@ -22,6 +22,7 @@ from torchlint.discover import Found, discover
 from torchlint.engine import check, roots, unchecked
 from torchlint.files import Source, UnreadableFile, read_source
 from torchlint.findings import Finding
+from torchlint.notebooks import ENDING, by_cell, read_notebook
 from torchlint.project import Project
 from torchlint.results import Report
 from torchlint.rule import Rule
@@ -56,13 +57,19 @@ class Checker:
         if len(self.project.cache) > HELD:
             self.project = Project(self.project.roots)
             gc.collect()
-        if found.path.endswith(".ipynb"):
-            return self._unchecked(found, "notebooks are not supported yet")
         try:
+            if found.path.endswith(ENDING):
+                return self._notebook(read_notebook(found.path, found.shown))
             source = read_source(found.path, found.shown)
         except UnreadableFile as error:
             return self._unchecked(found, str(error))
         return self.source(source, found.named)
+
+    def _notebook(self, source: Source) -> Checked:
+        """Check the code of a notebook; its findings say in which cell they are."""
+        checked = self.source(source)
+        kept = source if checked.findings else None
+        return Checked(tuple(by_cell(checked.findings, source)), kept)
 
     def source(self, source: Source, named: bool = True) -> Checked:
         """Check a source; a failure of torchlint itself becomes a finding."""

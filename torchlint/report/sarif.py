@@ -106,7 +106,7 @@ def _location(finding: Finding, report: Report) -> dict[str, Any]:
     span = finding.span
     place: dict[str, Any] = {"artifactLocation": {"uri": uri(finding.path)}, "region": _region(span)}
     source = report.sources.get(finding.path)
-    lines = source.lines[span.line - 1 : span.end_line] if source else ()
+    lines = source.lines_of(finding.cell)[span.line - 1 : span.end_line] if source else ()
     if 0 < len(lines) <= MAX_SNIPPET:
         snippet = {"text": "".join(lines).rstrip("\r\n")}
         place["contextRegion"] = {"startLine": span.line, "endLine": span.end_line, "snippet": snippet}

@@ -125,6 +125,8 @@ def check(model: FileModel) -> Iterator[Hit]:
     for statement in model.nodes(ast.Expr):
         match statement.value:
             case ast.Call(func=ast.Attribute(value=receiver, attr=name)) as call if wasted(model, call, name):
+                if statement in model.tree.body and model.source.shows(statement.end_lineno or statement.lineno):
+                    continue  # the output of a cell
                 value = model.value(receiver)
                 if value.is_tensor and not value.optional:
                     yield Hit(call, f"`.{name}(...)` returns a new tensor that is thrown away; assign it",
