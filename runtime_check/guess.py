@@ -408,6 +408,7 @@ def make_instance(cls: type, depth: int = 1) -> Any:
     except (TypeError, ValueError):
         return create()
     kwargs: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for item in parameters:
         if item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD):
             continue
@@ -415,14 +416,17 @@ def make_instance(cls: type, depth: int = 1) -> Any:
             small = names.smaller(item.name, item.default)
             if small != item.default:
                 kwargs[item.name] = small
+            if item.default is None and item.name.endswith("_config") and cls.__name__.endswith("Config"):
+                parts[item.name] = dict(names.PART)  # as configurations of whole models take their parts
         else:
             kwargs[item.name] = guesser.values(guesser.asked(item))[0].make()
-    try:
-        return create(**kwargs)
-    except Exception:
-        required = {name: value for name, value in kwargs.items()
-                    if guesser.signature.parameters[name].default is NOTHING}
-        return create(**required)
+    required = {name: value for name, value in kwargs.items() if guesser.signature.parameters[name].default is NOTHING}
+    for chosen in ({**kwargs, **parts}, kwargs) if parts else (kwargs,):
+        try:
+            return create(**chosen)
+        except Exception:
+            continue
+    return create(**required)
 
 
 def is_dataclass_type(value: object) -> bool:

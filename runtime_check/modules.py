@@ -102,7 +102,8 @@ def too_large(cls: type, chosen: Assignment) -> bool:
     defaults = [item.default for item in inspect.signature(init_of(cls)).parameters.values()]
     sizes = [value for value in defaults if type(value) is int]
     sizes += [item for value in defaults if isinstance(value, (list, tuple)) for item in value if type(item) is int]
-    if max(sizes, default=0) < 256:
+    largest = max(sizes, default=0)
+    if largest < 64:
         return False
     try:
         with torch.device("meta"):
@@ -110,7 +111,7 @@ def too_large(cls: type, chosen: Assignment) -> bool:
             module = cls(*args, **kwargs)
         return bool(sum(item.numel() for item in module.parameters()) > LARGE)
     except Exception:
-        return True
+        return largest >= 256
 
 
 def explain(name: str, failure: Failure | None) -> str:

@@ -71,6 +71,9 @@ FLAGS = re.compile(
 KEPT = re.compile(r"kernel|ksize|idx|index|stride|dilation|padding|ratio|mult|factor|expan|token_id|_id$|seed|eps")
 NO_FLAGS = re.compile(r"interval|freq|every|size|rate|level|path|_dir$|steps?$")
 TRUE = re.compile(r"bias|affine|residual|batch_?first|track|learnable|trainable|training")
+#: What makes a part of a model small that is configured by a dictionary.
+PART = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_hidden_layers": DEPTH, "vocab_size": VOCABULARY,
+        "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": WIDTH // HEADS}
 #: Sizes of the axes of rotary embeddings, which add up to the size of a head, and small ones in their place.
 AXES = re.compile(r"axes_dims?(_rope)?$|rope_(axes_)?dims?$|rope_dim_list$")
 SPLIT = {2: (4, 4), 3: (4, 2, 2), 4: (2, 2, 2, 2)}

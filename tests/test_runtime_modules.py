@@ -158,3 +158,27 @@ def test_a_size_that_the_code_takes_apart_becomes_several() -> None:
                 return self.conv(x)
     """, "Up")
     assert "stride=(1, 1" in item.label
+
+
+def test_parts_of_a_configuration_are_made_small_too() -> None:
+    item = built("""
+        from torch import nn
+
+        class TextConfig:
+            def __init__(self, hidden_size=100_000, vocab_size=100_000, **options):
+                self.hidden_size, self.vocab_size = hidden_size, vocab_size
+
+        class ModelConfig:
+            def __init__(self, text_config=None):
+                self.text_config = TextConfig(**(text_config or {}))
+
+        class Model(nn.Module):
+            def __init__(self, config: ModelConfig):
+                super().__init__()
+                sizes = config.text_config
+                self.embed = nn.Embedding(sizes.vocab_size, sizes.hidden_size)
+
+            def forward(self, input_ids):
+                return self.embed(input_ids)
+    """, "Model")
+    assert "randint(40" in item.label
