@@ -181,10 +181,12 @@ def call_as_rank(function: Callable[..., object], rank: int) -> object:
 
 
 def ways(bench: Bench, program: Program) -> Iterator[Way]:
-    """Functions that run as a rank, then the usual ways."""
+    """Functions that run as a rank, then the usual ways; made-up calls only of what finds a group already made."""
     for name in entries(program):
         yield Way(f"{name} as each rank", partial(program.space.resolve, name), ENTRY)
-    yield from bench.ways(program)
+    for way in bench.ways(program):
+        if not way.made_up or "init_process_group" not in program.text:
+            yield way
 
 
 def measure(bench: Bench, program: Program, way: Way) -> Ranks:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from torchlint.claims import CycleLeaks
+from torchlint.claims import CycleLeaks, Either, WrongGradient
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes.saved import ctx_to_save_for_backward
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
@@ -20,7 +20,7 @@ from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL305", "ctx-attr-tensor", Severity.ERROR, also=(Severity.WARNING,),
             fix=Safety.UNSAFE, triggers=("Function",))
-CLAIM = CycleLeaks()
+CLAIM = Either((CycleLeaks(), WrongGradient()))
 # What code reads from an argument only if that is a tensor.
 PROOF = frozenset({
     "exp", "log", "sigmoid", "tanh", "mul", "matmul", "mm", "mean", "clamp", "pow", "transpose", "view",

@@ -74,7 +74,7 @@ EXAMPLES = [
                 optimizer.step()
 
 
-        train(Net(), torch.ones(3, 1, 4, 2))
+        train(Net(), torch.ones(5, 1, 4, 2))
         """,
         good="""
         import torch
@@ -102,7 +102,7 @@ EXAMPLES = [
                 optimizer.step()
 
 
-        train(Net(), torch.ones(3, 1, 4, 2))
+        train(Net(), torch.ones(5, 1, 4, 2))
         """,
         fixed=False,
     ),

@@ -13,14 +13,14 @@ import ast
 from collections.abc import Iterator
 
 from torchlint import knowledge
-from torchlint.claims import NotRegistered
+from torchlint.claims import Either, NotRegistered, OutputsDiffer
 from torchlint.findings import Severity
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
 from torchlint.model.held import has_state, reached
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL408", "module-created-in-forward", Severity.ERROR, also=(Severity.WARNING,))
-CLAIM = NotRegistered()
+CLAIM = Either((NotRegistered(), OutputsDiffer()))
 
 EXAMPLES = [
     Example(
