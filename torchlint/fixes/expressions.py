@@ -6,7 +6,7 @@ import unicodedata
 from typing import TYPE_CHECKING
 
 from torchlint.findings import Edit
-from torchlint.fixes.layout import FSTRING_POSITIONS, layout
+from torchlint.fixes.layout import CLOSING, FSTRING_POSITIONS, OPENING, layout
 from torchlint.fixes.precedence import ATOM, PRIMARY, field_of, level, needed, parse_expression, text_level
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def inside_brackets(model: FileModel, offset: int, stmt: ast.stmt) -> bool:
     place = layout(model.source)
     depth = 0
     for token in place.tokens_in(place.whole(stmt)[0], offset):
-        depth += (token.text in "([{") - (token.text in ")]}") if len(token.text) == 1 else 0
+        depth += (token.text in OPENING) - (token.text in CLOSING)
     return depth > 0
 
 

@@ -23,6 +23,7 @@ _SKIPPED = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tok
 _FSTRING = {getattr(tokenize, name, -1): step for name, step in
             (("FSTRING_START", 1), ("FSTRING_END", -1), ("TSTRING_START", 1), ("TSTRING_END", -1))}
 _BLANK = " \t\f"
+OPENING, CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ class Layout:
         """The bracket that closes another one."""
         depth = 0
         for token in self.tokens[bisect.bisect_left(self._token_starts, opener.start) :]:
-            depth += (token.text in ("(", "[", "{")) - (token.text in (")", "]", "}"))
+            depth += (token.text in OPENING) - (token.text in CLOSING)
             if depth == 0:
                 return token
         return None

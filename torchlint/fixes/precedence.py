@@ -133,10 +133,6 @@ def text_level(text: str) -> tuple[int, bool]:
 
 def _closed(text: str) -> bool:
     """Whether the parenthesis that starts `text` is closed by its last character."""
-    depth = 0
-    tokens = [token for token in Layout(Source("", text)).tokens if not token.comment]
-    for token in tokens:
-        depth += (token.text in "([{") - (token.text in ")]}")
-        if depth == 0:
-            return token is tokens[-1]
-    return False
+    place = Layout(Source("", text))
+    tokens = [token for token in place.tokens if not token.comment]
+    return bool(tokens) and place.closing(tokens[0]) is tokens[-1]

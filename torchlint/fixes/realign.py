@@ -4,9 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torchlint.findings import Edit
-from torchlint.fixes.layout import Layout, Token
+from torchlint.fixes.layout import CLOSING, OPENING, Layout, Token
 
-_OPEN, _CLOSE = ("(", "[", "{"), (")", "]", "}")
 Range = tuple[int, int, str]  # start and end of an edit in the old text, and what it puts there
 
 
@@ -64,9 +63,9 @@ def _moves(place: Layout, tokens: Sequence[Token], ranges: Sequence[Range]) -> I
                 free = not any(start < token.start and head <= end for start, end, _ in ranges)
                 if by and free and place.text[head : token.start].strip(" ") == "" and token.start - head + by >= 0:
                     yield place.edit(head, head + max(-by, 0), " " * by)
-        if token.text in _OPEN:
+        if token.text in OPENING:
             stack.append(index)
-        elif token.text in _CLOSE and stack:
+        elif token.text in CLOSING and stack:
             stack.pop()
 
 
@@ -78,7 +77,7 @@ def _along(
     line, column = place.line_of(opener.start), place.column(token.start)
     if place.line_of(item.start) != line:
         return moved[line]  # the bracket ends its line: what it holds is indented from there
-    below = column == place.column(opener.start) if token.text in _CLOSE else column == place.column(item.start)
+    below = column == place.column(opener.start) if token.text in CLOSING else column == place.column(item.start)
     if not below or "\t" in place.text[place.starts[line] : opener.start]:
         return 0
     shift = moved[line]

@@ -15,12 +15,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
-from torchlint.fixes.layout import Layout
+from torchlint.fixes.layout import CLOSING, OPENING, Layout
 
 COMMON = (79, 88, 100, 120)  # line lengths that formatters and projects choose
 UNKNOWN = 100  # for a file whose lines are all short: long enough not to wrap what nobody would
 NEAR = 10  # a line this close to a limit shows that lines are let grow up to it
-_OPEN, _CLOSE = "([{", ")]}"
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,9 @@ def _bracketed(place: Layout) -> Iterator[tuple[tuple[bool, str, bool], bool | N
     tokens = [token for token in place.tokens if not token.comment]
     lines = [place.line_of(token.start) for token in tokens]
     for index, token in enumerate(tokens):
-        if len(token.text) != 1 or token.text not in _OPEN + _CLOSE:
-            continue
-        if token.text in _OPEN:
+        if token.text in OPENING:
             stack.append(index)
-        elif stack:
+        elif token.text in CLOSING and stack:
             first = stack.pop()
             if lines[first] == lines[index] or index == first + 1:
                 continue

@@ -8,11 +8,10 @@ from itertools import pairwise
 
 from torchlint.files import Source
 from torchlint.findings import Edit
-from torchlint.fixes.layout import Layout, Token
+from torchlint.fixes.layout import CLOSING, OPENING, Layout, Token
 from torchlint.fixes.realign import realigned
 from torchlint.fixes.style import Brackets, brackets, line_length
 
-_OPEN, _CLOSE = "([{", ")]}"
 _TRIES = 24  # breaks in one statement
 _WORTH = 12  # characters in brackets that are worth lines of their own
 _KEYWORDS = frozenset({"in", "not", "and", "or", "if", "else", "return", "yield", "lambda", "is", "await", "assert",
@@ -106,7 +105,7 @@ def _texts(tokens: Sequence[Token]) -> tuple[str, ...]:
     """What a statement says, whatever its layout: trailing commas do not count."""
     texts = [token.text for token in tokens if not token.comment]
     return tuple(text for text, after in zip(texts, [*texts[1:], ""], strict=True)
-                 if text != "," or after not in tuple(_CLOSE))
+                 if text != "," or after not in CLOSING)
 
 
 def _same(one: Layout, other: Layout) -> bool:
@@ -187,9 +186,9 @@ class _Line:
                 break
             if token.comment:
                 continue
-            if token.text in tuple(_OPEN):
+            if token.text in OPENING:
                 stack.append(token)
-            elif token.text in tuple(_CLOSE) and stack:
+            elif token.text in CLOSING and stack:
                 opened = stack.pop()
                 if self.base is not None and opened.start >= self.start and len(stack) == len(self.base):
                     self.pairs.append((opened, token))
@@ -214,7 +213,7 @@ class _Line:
             return ""
         opener, closer = self.base[-1], place.after(self.end)
         alone = place.after(opener.end)
-        if closer is not None and closer.text in tuple(_CLOSE) and alone is not None and place.first_on_line(
+        if closer is not None and closer.text in CLOSING and alone is not None and place.first_on_line(
                 alone.start) and alone.start >= self.start:
             pieces = self._split([comma.end for comma in inner])
             last = place.before(closer.start)
@@ -265,7 +264,7 @@ class _Line:
         text, place = self.place.text, self.place
         inner = [c for c in self.open_commas if c.end - self.start <= limit and text[c.end : self.end].strip()]
         below = place.after(self.end)
-        if not inner or below is None or not place.first_on_line(below.start) or below.text in tuple(_CLOSE):
+        if not inner or below is None or not place.first_on_line(below.start) or below.text in CLOSING:
             return ""
         cut = inner[-1].end
         return f"{text[:cut]}\n{place.indent(below.start)}{text[cut:].lstrip(' ')}"
@@ -300,7 +299,7 @@ class _Line:
         cuts, last, begin = [], opener.end, len(text[self.start : opener.end])
         width = begin
         for token in self.place.tokens_in(opener.end, closer.end):
-            depth += (token.text in tuple(_OPEN)) - (token.text in tuple(_CLOSE))
+            depth += (token.text in OPENING) - (token.text in CLOSING)
             if (token.text == "," and depth == 0) or token is closer:
                 width += token.end - last
                 if width > limit:
