@@ -14,14 +14,16 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes import training
+from runtime_check.probes import kept_inputs, training
 from runtime_check.probes.bench import Bench, Way, contrast, doubtful, first_decisive
 from runtime_check.probes.gradients import Difference, Record, difference, measure
 from runtime_check.probes.no_effect import judge_steps
 from runtime_check.trace import class_around
 
 #: Rules about tensors that autograd has saved and that change afterwards.
-SAVED = {"TL101", "TL305"}
+SAVED = {"TL101"}
+#: The rule about inputs that a Function keeps without autograd's knowledge.
+KEPT = "TL305"
 #: Rules about gradients that are right when they are computed and wrong when the optimizer steps.
 STEPS = {"TL504", "TL509", "TL510"}
 #: Of these, those about gradients that a GradScaler has scaled.
@@ -36,6 +38,8 @@ def probe(bench: Bench) -> Outcome:
             lambda program, way: training.measure(bench, program, way),
             lambda bad, good: judge_scaled(bench, bad, good),
         )
+    if bench.case.code == KEPT:
+        return kept_inputs.probe(bench)
     judge = judge_saved if bench.case.code in SAVED else judge_corrected
     return first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from torchlint import knowledge
 from torchlint.claims import CycleLeaks, Either, WrongGradient
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes.saved import ctx_to_save_for_backward
@@ -27,6 +28,7 @@ PROOF = frozenset({
     "reshape", "abs", "sqrt", "sign", "detach", "requires_grad", "new_zeros", "expand_as", "permute",
     "contiguous", "masked_fill", "round", "relu", "numel", "view_as", "ge", "gt", "lt", "le",
 })
+OPERANDS = ("input", "self", "other", "mat2", "weight")  # what torch calls an operand; an index is none
 
 EXAMPLES = [
     Example(
@@ -115,6 +117,55 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch.autograd import Function
+
+
+        class Swish(Function):
+            @staticmethod
+            def forward(ctx, i):
+                ctx.i = i  #!
+                return i * torch.sigmoid(i)
+
+            @staticmethod
+            def backward(ctx, grad):
+                s = torch.sigmoid(ctx.i)
+                return grad * s * (1 + ctx.i * (1 - s))
+
+
+        w = torch.ones(3, requires_grad=True)
+        h = w * 2
+        out = Swish.apply(h)
+        h.zero_()
+        out.sum().backward()
+        """,
+        good="""
+        import torch
+        from torch.autograd import Function
+
+
+        class Swish(Function):
+            @staticmethod
+            def forward(ctx, i):
+                ctx.save_for_backward(i)
+                return i * torch.sigmoid(i)
+
+            @staticmethod
+            def backward(ctx, grad):
+                i, = ctx.saved_tensors
+                s = torch.sigmoid(i)
+                return grad * s * (1 + i * (1 - s))
+
+
+        w = torch.ones(3, requires_grad=True)
+        h = w * 2
+        out = Swish.apply(h)
+        out.sum().backward()
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -176,7 +227,7 @@ def stores(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[H
             told = f"output `ctx.{target.attr}` makes a cycle that keeps the graph; use save_for_backward"
             yield Hit(stmt, told, saved(model, cls, method, target.attr),
                       confidence=value.sure if value.is_tensor else Confidence.LIKELY)
-        elif is_input(method, expr):
+        elif is_input(model, method, expr):
             told = f"input `ctx.{target.attr}` escapes the in-place check; use save_for_backward"
             yield Hit(stmt, told, saved(model, cls, method, target.attr), severity=Severity.WARNING,
                       confidence=Confidence.LIKELY)
@@ -205,13 +256,26 @@ def is_output(method: FunctionInfo, value: Value, expr: ast.expr, context: str, 
     return False
 
 
-def is_input(method: FunctionInfo, expr: ast.expr) -> bool:
+def is_input(model: FileModel, method: FunctionInfo, expr: ast.expr) -> bool:
     """Whether a parameter of forward is stored as it is, and used as a tensor."""
     if method.name != "forward" or not isinstance(expr, ast.Name):
         return False
     names = {arg.arg for arg in method.params[1:]}
     used = {name.removesuffix("()") for name in method.used_methods.get(expr.id, set())}
-    return expr.id in names and bool(used & PROOF) and not rebound(method, expr.id)
+    proven = bool(used & PROOF) or given_to_torch(model, method, expr.id)
+    return expr.id in names and proven and not rebound(method, expr.id)
+
+
+def given_to_torch(model: FileModel, method: FunctionInfo, name: str) -> bool:
+    """Whether forward hands a name to a function of torch that takes nothing but a tensor there."""
+    for call in method.calls:
+        entry = knowledge.function(model.name_of(call.func))
+        for index, arg in enumerate(call.args if entry is not None else ()):
+            params = [each.params[index : index + 1] for each in entry.overloads] if entry is not None else []
+            if isinstance(arg, ast.Name) and arg.id == name and all(
+                    param and param[0].kind == "tensor" and param[0].name in OPERANDS for param in params):
+                return True
+    return False
 
 
 def rebound(method: FunctionInfo, name: str) -> bool:
