@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 RANK_CALLS = {"torch.distributed.get_rank", "torch.distributed.distributed_c10d.get_rank"}
 RANK_NAMES = {"rank", "local_rank", "global_rank", "world_rank", "node_rank", "local_process_index", "process_index"}
+VARIABLES = {"RANK", "LOCAL_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK"}
+ENVIRONMENT = {"os.getenv", "os.environ.get"}
 MAIN_NAMES = {
     "is_main_process", "is_master", "is_rank_zero", "is_rank0", "is_main", "is_local_main_process",
     "is_world_process_zero", "is_global_zero", "master_process", "is_master_process",
@@ -48,6 +50,8 @@ def rank_test(model: FileModel, test: ast.expr) -> tuple[str, bool] | None:
                     return "rank", False
         case ast.Call(func=func) if last_name(func) in MAIN_NAMES:
             return "main", True
+        case ast.Call() if is_rank(model, test):
+            return "rank", False
         case ast.Name() | ast.Attribute():
             if last_name(test) in MAIN_NAMES:
                 return "main", True
@@ -57,6 +61,13 @@ def rank_test(model: FileModel, test: ast.expr) -> tuple[str, bool] | None:
 
 def is_rank(model: FileModel, expr: ast.expr) -> bool:
     """Whether an expression is this process's rank: a call of get_rank, or a name that all scripts use for it."""
+    match expr:
+        case ast.Subscript(value=base, slice=ast.Constant(value=str(name))):
+            return name in VARIABLES and model.name_of(base) == "os.environ"
+        case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]) if model.name_of(func) in ENVIRONMENT:
+            return name in VARIABLES
+        case ast.Call(func=func, args=[inner]) if model.name_of(func) == "builtins.int":
+            return is_rank(model, inner)
     if isinstance(expr, ast.Call):
         return model.name_of(expr.func) in RANK_CALLS or last_name(expr.func) in ("get_rank", "get_local_rank")
     return last_name(expr) in RANK_NAMES

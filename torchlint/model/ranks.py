@@ -35,6 +35,11 @@ def rank(model: FileModel, expr: ast.expr, depth: int = 0) -> int | None:
 def _made(model: FileModel, expr: ast.expr, value: Value, depth: int) -> int | None:
     tail = value.name.rpartition(".")[2]
     match expr:
+        case ast.Tuple():  # `q, k, v = x`: each is a row of x
+            parent = model.parent(expr)
+            whole = parent.value if isinstance(parent, ast.Assign) and expr in parent.targets else None
+            inner = rank(model, whole, depth + 1) if whole is not None and model.value(whole).is_tensor else None
+            return inner - 1 if inner is not None else None
         case ast.BinOp(left=left, right=right):
             known = [r for r in (rank(model, left, depth + 1), rank(model, right, depth + 1)) if r is not None]
             return max(known, default=None)

@@ -20,6 +20,7 @@ from torchlint.rule import Example, Hit, Meta
 META = Meta("TL426", "rnn-batch-first-missing", Severity.WARNING, stable=False, triggers=("GRU", "LSTM", "RNN"))
 CLAIM = OutputsDiffer()
 LAYERS = {"torch.nn.GRU", "torch.nn.LSTM", "torch.nn.RNN"}
+EMBEDDINGS = ("torch.nn.Embedding", "torch.nn.functional.embedding")
 BATCH_NAMES = {"b", "bs", "bsz", "bz", "batch", "batch_size", "n_batch", "batchsize", "nbatch", "num_batch"}
 
 EXAMPLES = [
@@ -109,6 +110,49 @@ EXAMPLES = [
         one = net(torch.rand(5, 5, 4))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Tagger(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.words = nn.Embedding(10, 4)
+                self.lstm = nn.LSTM(4, 6)  #!
+                self.out = nn.Linear(6, 3)
+
+            def forward(self, tokens):
+                batch, steps = tokens.shape
+                states, _ = self.lstm(self.words(tokens))
+                return self.out(states).view(batch, steps, 3)
+
+
+        print(Tagger()(torch.ones(2, 5, dtype=torch.long)).shape)
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Tagger(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.words = nn.Embedding(10, 4)
+                self.lstm = nn.LSTM(4, 6, batch_first=True)
+                self.out = nn.Linear(6, 3)
+
+            def forward(self, tokens):
+                batch, steps = tokens.shape
+                states, _ = self.lstm(self.words(tokens))
+                return self.out(states).view(batch, steps, 3)
+
+
+        print(Tagger()(torch.ones(2, 5, dtype=torch.long)).shape)
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -173,16 +217,19 @@ def time_major(site: ast.Call) -> bool:
 
 def batch_first_input(model: FileModel, call: ast.Call) -> bool:
     """Whether the input's own shape was unpacked with the batch in front."""
-    given = call.args[0]
-    value = model.value(given)
+    given = model.value(call.args[0])
+    idents = {3: given.ident}  # number of dimensions -> of what
+    match given.site:
+        case ast.Call(func=func, args=[tokens]) if model.has(given.site) and model.value(func).name in EMBEDDINGS:
+            idents[2] = model.value(tokens).ident
     for assign in model.nodes(ast.Assign):
         if model.owner(assign) is not model.owner(call) or model.position(assign) > model.position(call):
             continue
         match assign:
-            case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=first), *rest])], value=shape) if len(rest) == 2:
-                source = shape_of(shape)
-                if source is not None and first.lower() in BATCH_NAMES and value.ident is not None:
-                    if model.value(source).ident == value.ident:
+            case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=first), *_] as sizes)], value=shape):
+                source, ident = shape_of(shape), idents.get(len(sizes))
+                if source is not None and first.lower() in BATCH_NAMES and ident is not None:
+                    if model.value(source).ident == ident:
                         return True
     return False
 

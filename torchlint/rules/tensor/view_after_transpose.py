@@ -83,6 +83,48 @@ EXAMPLES = [
         Attention()(torch.ones(2, 5, 8))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Attention(nn.Module):
+            def __init__(self, width, heads):
+                super().__init__()
+                self.heads = heads
+                self.qkv = nn.Linear(width, 3 * width)
+
+            def forward(self, x):
+                b, t, d = x.shape
+                q, k, v = self.qkv(x).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+                y = (q @ k.transpose(-2, -1)).softmax(-1) @ v
+                return y.transpose(1, 2).view(b, t, d)  #!
+
+
+        print(Attention(8, 2)(torch.ones(2, 3, 8)).shape)
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Attention(nn.Module):
+            def __init__(self, width, heads):
+                super().__init__()
+                self.heads = heads
+                self.qkv = nn.Linear(width, 3 * width)
+
+            def forward(self, x):
+                b, t, d = x.shape
+                q, k, v = self.qkv(x).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+                y = (q @ k.transpose(-2, -1)).softmax(-1) @ v
+                return y.transpose(1, 2).reshape(b, t, d)
+
+
+        print(Attention(8, 2)(torch.ones(2, 3, 8)).shape)
+        """,
+    ),
 ]
 
 CLEAN = [

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from torchlint.claims import OutputsDiffer
 from torchlint.findings import Confidence, Severity
 from torchlint.model import ClassInfo, FileModel, Kind
+from torchlint.model.evaluate import path_of
 from torchlint.model.held import reached
 from torchlint.rule import Example, Hit, Meta
 
@@ -112,6 +113,50 @@ EXAMPLES = [
         values = [float(v) for batch in loader for v in batch]
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+
+
+        class Noisy(Dataset):
+            def __init__(self, data):
+                self.data = data
+                self.noise = torch.Generator().manual_seed(0)  #!
+
+            def __len__(self):
+                return len(self.data)
+
+            def __getitem__(self, index):
+                return self.data[index] + torch.rand(3, generator=self.noise)
+
+
+        if __name__ == "__main__":
+            for batch in DataLoader(Noisy(torch.zeros(4, 3)), batch_size=1, num_workers=2):
+                print(batch)
+        """,
+        good="""
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+
+
+        class Noisy(Dataset):
+            def __init__(self, data):
+                self.data = data
+
+            def __len__(self):
+                return len(self.data)
+
+            def __getitem__(self, index):
+                return self.data[index] + torch.rand(3)
+
+
+        if __name__ == "__main__":
+            for batch in DataLoader(Noisy(torch.zeros(4, 3)), batch_size=1, num_workers=2):
+                print(batch)
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -203,6 +248,12 @@ def held_generators(model: FileModel, cls: ClassInfo) -> Iterator[Hit]:
         for method in readers if method is not None
         for path in method.used_methods
         if path.startswith(f"{method.self_name}.")
+    }
+    drawn |= {
+        keyword.value.attr
+        for method in readers if method is not None for call in method.calls for keyword in call.keywords
+        if keyword.arg == "generator" and isinstance(keyword.value, ast.Attribute)
+        and path_of(keyword.value.value) == method.self_name
     }
     seeded = {
         path.partition(".")[2] for each in cls.project_mro for method in each.methods.values()

@@ -112,6 +112,71 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(4, 4)
+                self.head = nn.Linear(4, 10)
+
+            def forward(self, x):
+                return self.head(self.body(x))
+
+
+        class Tuner:
+            def __init__(self, net):
+                self.net = net
+                self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+                self.net.head = nn.Linear(4, 2)  #!
+
+            def learn(self, x):
+                self.optimizer.zero_grad()
+                self.net(x).sum().backward()
+                self.optimizer.step()
+
+
+        tuner = Tuner(Net())
+        for _ in range(2):
+            tuner.learn(torch.ones(3, 4))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(4, 4)
+                self.head = nn.Linear(4, 10)
+
+            def forward(self, x):
+                return self.head(self.body(x))
+
+
+        class Tuner:
+            def __init__(self, net):
+                self.net = net
+                self.net.head = nn.Linear(4, 2)
+                self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+            def learn(self, x):
+                self.optimizer.zero_grad()
+                self.net(x).sum().backward()
+                self.optimizer.step()
+
+
+        tuner = Tuner(Net())
+        for _ in range(2):
+            tuner.learn(torch.ones(3, 4))
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -147,18 +212,52 @@ CLEAN = [
 
     Trainer(nn.Linear(2, 2))
     """,
+    """
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 4)
+            self.head = nn.Linear(4, 10)
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+
+    class Tuner:
+        def __init__(self, net):
+            self.net = net
+            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+            self.net.head = nn.Linear(4, 2)
+
+        def learn(self, x):
+            self.optimizer.zero_grad()
+            self.net(x).sum().backward()
+            self.optimizer.step()
+
+        def unfreeze(self):
+            self.optimizer.add_param_group({"params": self.net.head.parameters()})
+
+
+    tuner = Tuner(Net())
+    for _ in range(2):
+        tuner.learn(torch.ones(3, 4))
+    """,
 ]
 
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Attributes of a module set to new layers between the making of its optimizer and a step."""
     seen = set()
-    for _, flow in training.bodies(model):
+    for function, flow in training.bodies(model):
         for made in flow.of("make_optimizer"):
             module = made.args[0].bound if made.args and made.args[0].kind is Kind.PARAMETERS else None
             if made.depth or module is None or module.ident is None:
                 continue
-            for event in replaced(flow, made, module):
+            for event in replaced(flow, made, module, stepped_by_methods(model, function, made)):
                 if event.node not in seen:
                     seen.add(event.node)
                     yield Hit(
@@ -168,7 +267,18 @@ def check(model: FileModel) -> Iterator[Hit]:
                     )
 
 
-def replaced(flow: Flow, made: Event, module: Value) -> Iterator[Event]:
+def stepped_by_methods(model: FileModel, function: ast.AST, made: Event) -> bool:
+    """Whether the optimizer that a constructor makes is stepped by other methods of its class."""
+    cls = model.function_info(function).cls if function is not model.tree else None
+    if cls is None or cls.methods.get("__init__") is not model.function_info(function):
+        return False
+    flows = [model.flow(method.node) for method in cls.methods.values()]
+    done = {event.what for flow in flows for event in flow.of("step", "add_params")
+            if training.same(event.target, made.target)}
+    return "step" in done and "add_params" not in done
+
+
+def replaced(flow: Flow, made: Event, module: Value, stepped: bool) -> Iterator[Event]:
     """Stores of new layers into the module after its optimizer was made, if that optimizer steps later."""
     at = flow.events.index(made)
     for number, event in enumerate(flow.events[at + 1 :], at + 1):
@@ -179,7 +289,7 @@ def replaced(flow: Flow, made: Event, module: Value) -> Iterator[Event]:
             new = brings_parameters(event.value)
         else:
             new = event.what == "load_state" and training.same(event.target, module) and assigns(event.inner)
-        steps = any(e.what == "step" and training.same(e.target, made.target) for e in later)
+        steps = stepped or any(e.what == "step" and training.same(e.target, made.target) for e in later)
         told = any(
             (e.what == "add_params" and training.same(e.target, made.target))
             or (e.what == "make_optimizer" and training.same(owner(e), module))
