@@ -25,6 +25,7 @@ from runtime_check.roles import (
     CONTEXTS,
     HEAD_SIZES,
     HEADS,
+    IMAGE_SIZES,
     IMAGES,
     LENGTHS,
     MASKS,
@@ -167,6 +168,11 @@ class InputGuesser(Guesser):
         parts = [self.module, *self.module.children()] if self.module is not None else []
         return bool(STEPPED.search(text)) or any(name in vars(part) for part in parts for name in HEADS)
 
+    def _quick_first(self, shapes: tuple[tuple[int, ...], ...]) -> list[tuple[int, ...]]:
+        """Small images first where every pixel is compared with every other one and no size is laid down."""
+        large = len(shapes[0]) == 4 and self._attribute(HEADS) and not self._attribute(IMAGE_SIZES)
+        return sorted(shapes, key=lambda shape: shape[-1] != 32) if large else list(shapes)
+
     def _attribute(self, wanted: tuple[str, ...]) -> int:
         """The first size that a part of the module keeps under one of these names; 0 if none does."""
         parts = self.module.modules() if self.module is not None else ()
@@ -237,7 +243,7 @@ class InputGuesser(Guesser):
             entry = entry_of(self.module)
         found: list[Tensor] = []
         if entry is not None:
-            found += [Tensor(shape, entry.kind, entry.high) for shape in entry.shapes]
+            found += [Tensor(shape, entry.kind, entry.high) for shape in self._quick_first(entry.shapes)]
         found += [
             Tensor((b, t, w)), Tensor((b, w)), Tensor((b, w, image, image)), Tensor((b, 3, image, image)),
             Tensor((b, w, image)), Tensor((b, t), "long", self._vocabulary(asked)),
