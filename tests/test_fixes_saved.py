@@ -36,7 +36,12 @@ CASES = [
      ["inp"], "ctx.save_for_backward(x)\nreturn x * x", "(inp,) = ctx.saved_tensors\nreturn g * inp + inp"),
     # a call that is there already
     ("ctx.save_for_backward(w)\nctx.x = x\nreturn x * w", "w, = ctx.saved_tensors\nreturn g * w, g * ctx.x",
-     ["x"], "ctx.save_for_backward(w, x)\nreturn x * w", "w, x, = ctx.saved_tensors\nreturn g * w, g * x"),
+     ["x"], "ctx.save_for_backward(w, x)\nreturn x * w", "w, x = ctx.saved_tensors\nreturn g * w, g * x"),
+    # backward has a name for it already
+    ("ctx.x = x\nreturn x * x", "me = ctx.x\nreturn 2 * g * me",
+     ["x"], "ctx.save_for_backward(x)\nreturn x * x", "(me,) = ctx.saved_tensors\nreturn 2 * g * me"),
+    ("ctx.save_for_backward(w)\nctx.x = x\nreturn x * w", "(w,) = ctx.saved_tensors\nx = ctx.x\nreturn g * w, g * x",
+     ["x"], "ctx.save_for_backward(w, x)\nreturn x * w", "(w, x) = ctx.saved_tensors\nreturn g * w, g * x"),
     ("ctx.x = x\ny = x * w\nctx.save_for_backward(\n    w,\n    y,\n)\nreturn y",
      "(w, y) = ctx.saved_tensors\nreturn g * w, g * ctx.x",
      ["x"], "y = x * w\nctx.save_for_backward(\n    w,\n    y,\n    x,\n)\nreturn y",

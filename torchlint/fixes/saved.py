@@ -132,10 +132,13 @@ def _bound_between(function: Method, first: ast.stmt, last: ast.stmt, names: lis
 def _load(model: FileModel, backward: Method, it: str, names: list[str], more: bool) -> Edits:
     """Unpack the saved tensors and use them; `more` says whether others were saved before them."""
     reads = [node for name in names for node in _uses(backward, it, name)]
+    alias = _alias(model, backward, reads)
+    if alias is not None:
+        return _through_alias(model, backward, it, alias, names, more)
     used = set(names_bound(list(backward.body))) | {arg.arg for arg in parameters(backward)}
     if used & set(names) or any(not isinstance(node.ctx, ast.Load) for node in reads):
         return ()
-    unpacking = _longer(model, backward, it, names) if more else _fresh(model, backward, it, names)
+    unpacking = _longer(model, backward, it, names, names) if more else _fresh(model, backward, it, names)
     made: list[Edit] = list(unpacking)
     for node in reads:
         edit = replace(model, node, node.attr)
@@ -145,6 +148,31 @@ def _load(model: FileModel, backward: Method, it: str, names: list[str], more: b
     return tuple(made)
 
 
+def _alias(model: FileModel, backward: Method, reads: list[ast.Attribute]) -> ast.Assign | None:
+    """`x = ctx.x` of the body, if that is the only read, and the name's only binding."""
+    if len(reads) != 1:
+        return None
+    match model.statement(reads[0]):
+        case ast.Assign(targets=[ast.Name(id=name)], value=value) as stmt if value is reads[0]:
+            bound = [node for node in ast.walk(backward) if isinstance(node, ast.Name) and node.id == name
+                     and not isinstance(node.ctx, ast.Load)]
+            if any(stmt is item for item in backward.body) and len(bound) == 1 and not _parameter(backward, name):
+                return stmt
+    return None
+
+
+def _through_alias(model: FileModel, backward: Method, it: str, alias: ast.Assign, names: list[str], more: bool,
+                   ) -> Edits:
+    """Unpack the saved tensor where backward gave it a name of its own."""
+    name = alias.targets[0].id if isinstance(alias.targets[0], ast.Name) else ""
+    if more:
+        longer = _longer(model, backward, it, names, [name])
+        return longer + remove(model, alias) if longer else ()
+    if any(True for _ in _uses(backward, it, "saved_tensors")):
+        return ()
+    return replace_statement(model, alias, f"({name},) = {it}.saved_tensors")
+
+
 def _fresh(model: FileModel, backward: Method, it: str, names: list[str]) -> Edits:
     if any(True for _ in _uses(backward, it, "saved_tensors")):
         return ()
@@ -152,8 +180,8 @@ def _fresh(model: FileModel, backward: Method, it: str, names: list[str]) -> Edi
     return insert_first_in_body(model, backward, f"{target} = {it}.saved_tensors")
 
 
-def _longer(model: FileModel, backward: Method, it: str, names: list[str]) -> Edits:
-    """Add names to `a, b = ctx.saved_tensors`, which must be the first statement that reads any."""
+def _longer(model: FileModel, backward: Method, it: str, names: list[str], targets: list[str]) -> Edits:
+    """Add targets for names to `a, b = ctx.saved_tensors`, which must be the first statement that reads any."""
     reads = list(_uses(backward, it, "saved_tensors"))
     if len(reads) != 1:
         return ()
@@ -167,5 +195,7 @@ def _longer(model: FileModel, backward: Method, it: str, names: list[str]) -> Ed
             if value is reads[0] and elts and not any(isinstance(elt, ast.Starred) for elt in elts):
                 place = layout(model.source)
                 end = place.range(elts[-1])[1]
-                return (place.edit(end, end, "".join(f", {name}" for name in names)),)
+                gap = len(place.text[end:]) - len(place.text[end:].lstrip(" "))
+                comma = len(elts) == 1 and place.text[end + gap : end + gap + 1] == ","  # `a, = ...`
+                return (place.edit(end, end + gap + 1 if comma else end, "".join(f", {name}" for name in targets)),)
     return ()
