@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-MOST = 4.0  # a limit for another process is never stretched further than this, however busy the machine is
+MOST = 10.0  # a limit for another process is never stretched further than this, however busy the machine is
 
 
 def waited(process: int | str = "self") -> float:

@@ -21,7 +21,7 @@ from runtime_check.hints import given, hints_for, instance, run
 from runtime_check.modules import CannotBuild, inputs_for, running
 from runtime_check.search import Failure, attempt
 from runtime_check.slices import Arguments
-from runtime_check.standins import surroundings
+from runtime_check.standins import expects_gpu, surroundings
 from runtime_check.trace import OutOfTime, time_limit
 
 AS_CALLED = 1.0  # seconds for making a module as a file does
@@ -84,7 +84,7 @@ def build_module(space: Namespace, qualname: str, *, seed: int = 0, budget_s: fl
     yield from _built_from_hints(driver, qualname)
     for other, name in itertools.chain([(driver, qualname)], drivers_elsewhere(space, qualname, seed)):
         yield from _built_as_called(other, name, cls)
-    with surroundings(space.path, seed):
+    with surroundings(space.path, seed, cuda=expects_gpu(space.text)):
         yield from _built_from_instances(driver, qualname, cls)
         for item in running(cls, budget_s):
             module = item.made.make()
@@ -176,7 +176,7 @@ def build_function_class(space: Namespace, qualname: str, *, seed: int = 0, budg
     for drive in itertools.islice(driver.called(f"{qualname}.forward"), PER_LEVEL):
         if drive.prepare is not None:
             yield Example(drive.label, partial(_given, drive.prepare), cls, True)
-    with surroundings(space.path, seed):
+    with surroundings(space.path, seed, cuda=expects_gpu(space.text)):
         yield from examples(cls, budget_s)
 
 

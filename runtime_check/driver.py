@@ -19,7 +19,7 @@ from runtime_check.extract import Namespace, Target
 from runtime_check.lazy import fallback
 from runtime_check.made import Maker
 from runtime_check.slices import Arguments, Slice, cut, run_at_top, run_in_function
-from runtime_check.standins import is_heavy, smaller_constant, surroundings
+from runtime_check.standins import expects_gpu, is_heavy, smaller_constant, surroundings
 
 GIVEN = "__torchlint_given__"
 CHAIN = 3  # how many calls up an argument is followed
@@ -92,7 +92,7 @@ class Driver:
         """
 
         def run() -> object:
-            with surroundings(self.space.path, self.seed, small=small, cuda="cuda" in self.space.text):
+            with surroundings(self.space.path, self.seed, small=small, cuda=expects_gpu(self.space.text)):
                 for space in list(self.space.loader.spaces.values()):
                     space.reset()
                 self.space.fallback = lambda name: fallback(self.space, name, choice)
@@ -274,7 +274,7 @@ class Driver:
     def made(self, target: Target, budget_s: float, device: str = "cpu") -> Iterator[Drive]:
         """The target with made-up arguments. A search that finds nothing yields a drive that says why."""
         try:
-            with surroundings(self.space.path, self.seed):
+            with surroundings(self.space.path, self.seed, cuda=expects_gpu(self.space.text)):
                 self.space.reset()
                 callers = [owner.name for owner in self.callers(target.qualname)]
                 maker = Maker(self.space, target, budget_s, self.instances(target), callers)

@@ -39,6 +39,9 @@ class Env:
     observation_space: Any = None
     action_space: Any = None
 
+    def __class_getitem__(cls, item: object) -> Any:
+        return cls  # `Env[Observation, Action]`
+
     @property
     def unwrapped(self) -> Any:
         return self

@@ -54,6 +54,18 @@ def _joined(real: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
+def _joining(module: Any) -> Callable[[], Any]:
+    """What gives the process group that operations use by default, which is made when it is first asked for."""
+    real = module._get_default_group
+
+    def group() -> Any:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        return real()
+
+    return group
+
+
 def _on_cpu(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any,
             **options: Any) -> None:
     """The wrapper of a module, which is not on the devices that it is said to be on if there are none."""
@@ -77,6 +89,9 @@ def one_rank() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(os._Environ, "__getitem__", _variable))
         stack.enter_context(mock.patch.object(dist, "init_process_group", _joined(dist.init_process_group)))
+        for module in (dist.distributed_c10d, torch.nn.parallel.distributed):
+            if hasattr(module, "_get_default_group"):
+                stack.enter_context(mock.patch.object(module, "_get_default_group", _joining(module)))
         if not torch.cuda.is_available():
             stack.enter_context(mock.patch.object(DistributedDataParallel, "__init__", _on_cpu))
         if mp.spawn is _spawn:

@@ -189,13 +189,23 @@ TRANSFORMS = {"Compose": Compose, "Resize": Resize, "Scale": Resize, "CenterCrop
               "RandomResizedCrop": Resize, "Normalize": Normalize, "Grayscale": Grayscale, "Lambda": Lambda}
 
 
+def feature_layers() -> Iterator[nn.Module]:
+    """As many layers as the longest networks have from which code takes some by their numbers."""
+    width = 3
+    for convolutions in (2, 2, 4, 4, 4):
+        for _ in range(convolutions):
+            yield nn.Conv2d(width, 16, 3, padding=1)
+            yield nn.ReLU()
+            width = 16
+        yield nn.MaxPool2d(2, ceil_mode=True)
+
+
 class Vision(nn.Module):  # type: ignore[misc]
     """A small network with the parts that code takes from the models of torchvision."""
 
     def __init__(self, *args: object, num_classes: int = 1000, **kwargs: object) -> None:
         super().__init__()
-        first, second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
-        self.features = nn.Sequential(first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU())
+        self.features = nn.Sequential(*feature_layers())
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.fc = nn.Linear(16, num_classes)

@@ -13,7 +13,7 @@ import os
 import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -25,11 +25,21 @@ from runtime_check.onerank import one_rank
 
 #: Functions of `torch.cuda` that are skipped where there is no GPU.
 DONE_WITHOUT = ("synchronize", "set_device", "reset_peak_memory_stats", "manual_seed_all")
+#: What functions of `torch.accelerator` give there: code that asks whether there is one does not come to them.
+ACCELERATOR = {"current_accelerator": torch.device("cpu"), "set_device_index": None, "set_device_idx": None,
+               "synchronize": None, "current_device_index": 0, "current_device_idx": 0}
+#: Words of code that expects a GPU.
+ON_GPU = re.compile(r"cuda|rank|nccl|gpu|accelerator", re.IGNORECASE)
 #: Tensor types, which are those of the CPU there.
 TYPES = ("FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor", "ByteTensor", "BoolTensor")
 #: Counts that data and code agree on without a common option; they cost little.
 CONFIGS = re.compile(r"([Cc]onfig|Args|Arguments|Options|Settings|HParams|SimpleNamespace)$")
 CLASSES, MOST_CLASSES = re.compile(r"class|categor|labels?$"), 100
+
+
+def expects_gpu(text: str) -> bool:
+    """Whether code speaks of GPUs."""
+    return ON_GPU.search(text) is not None
 
 
 def seed_all(seed: int) -> None:
@@ -63,6 +73,10 @@ def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = 
                 stack.enter_context(mock.patch.object(torch.cuda, name, lambda *args, **kwargs: None))
             for name in TYPES:
                 stack.enter_context(mock.patch.object(torch.cuda, name, getattr(torch, name)))
+            for name, value in ACCELERATOR.items():
+                if hasattr(torch, "accelerator") and hasattr(torch.accelerator, name):
+                    given = _for_users(getattr(torch.accelerator, name), value)
+                    stack.enter_context(mock.patch.object(torch.accelerator, name, given))
             stack.enter_context(OnCpu())
         seed_all(seed)
         torch.set_grad_enabled(True)
@@ -71,6 +85,16 @@ def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = 
         finally:
             torch.set_default_dtype(dtype)
             torch.set_grad_enabled(grad)
+
+
+def _for_users(real: Callable[..., Any], value: Any) -> Callable[..., Any]:
+    """A function that gives a value to the code under test, and to torch itself what it really gives."""
+
+    def give(*args: Any, **options: Any) -> Any:
+        asks = str(sys._getframe(1).f_globals.get("__name__"))
+        return real(*args, **options) if asks.startswith("torch.") else value
+
+    return give
 
 
 _real_mkdir = os.mkdir

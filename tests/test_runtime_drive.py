@@ -359,7 +359,7 @@ def test_environments_are_there_without_their_package() -> None:
     for action, name in (("env.action_space.n - 1", "CartPole-v1"), ("env.action_space.sample()", "Pendulum-v1")):
         space, found = ways(f"""
             import gymnasium as gym
-            class Longer(gym.Wrapper):
+            class Longer(gym.Wrapper[object, object, object, object]):
                 def step(self, action):
                     seen, reward, ended, cut, info = self.env.step(action)
                     return seen, reward * 2, ended, cut, info
