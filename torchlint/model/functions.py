@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NO_GRAD = {"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode"}
 MAX_CALLERS = 4
+MOVES = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16"}
 # Decorators after which a call still runs the function and returns what it returns.
 PLAIN_DECORATORS = (
     "torch.",
@@ -326,7 +327,7 @@ class FunctionInfo:
         for node in self.own_nodes:
             match node:
                 case ast.Call(func=ast.Attribute(value=receiver, attr=attr), args=[]):
-                    found.setdefault(_spelled(receiver), set()).add(f"{attr}()")
+                    found.setdefault(_spelled(_moved(receiver)), set()).add(f"{attr}()")
                 case ast.Attribute(value=receiver, attr=attr):
                     found.setdefault(_spelled(receiver), set()).add(attr)
         found.pop("", None)
@@ -439,6 +440,13 @@ def _stores(
                 yield from _stores(stmt, elt, parts[position] if parts else None)
         case ast.Starred(value=inner):
             yield from _stores(stmt, inner, None)
+
+
+def _moved(expr: ast.expr) -> ast.expr:
+    """What is moved or converted: `model` of `model.cuda().half()`; Modules and tensors return the like of it."""
+    while isinstance(expr, ast.Call) and isinstance(expr.func, ast.Attribute) and expr.func.attr in MOVES:
+        expr = expr.func.value
+    return expr
 
 
 def _spelled(expr: ast.expr) -> str:
