@@ -232,7 +232,8 @@ def cut_in(model: FileModel, expr: ast.expr, function: ast.AST, place: ast.AST, 
 def makers(model: FileModel, name: str, function: ast.AST, place: ast.AST) -> list[ast.Assign | ast.AugAssign]:
     """What a name was assigned last before a place, and what was added to it since."""
     before: list[ast.Assign | ast.AugAssign] = []
-    for node in (*model.nodes(ast.Assign), *model.nodes(ast.AugAssign)):
+    statements: list[ast.Assign | ast.AugAssign] = [*model.nodes(ast.Assign), *model.nodes(ast.AugAssign)]
+    for node in statements:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if model.owner(node) is function and model.position(node) < model.position(place) and any(
                 isinstance(target, ast.Name) and target.id == name for target in targets):

@@ -130,5 +130,5 @@ def is_raw(model: FileModel, expr: ast.expr) -> bool:
         case ast.Subscript(value=inner):
             return is_raw(model, inner)
         case ast.Name() if isinstance(value.site, (ast.Call, ast.Subscript)) and model.has(value.site):
-            return value.site is not expr and is_raw(model, value.site)
+            return is_raw(model, value.site)
     return False

@@ -1,0 +1,32 @@
+"""Shapes of faults that are no example of their rule, because `confirm` cannot measure them yet."""
+from __future__ import annotations
+
+from torchlint.config import Options
+from torchlint.engine import lint_source
+
+TAGGER = """
+from torch import nn
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+        self.lstm = nn.LSTM(4, 6)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, tokens):
+        batch, steps = tokens.shape
+        states, _ = self.lstm(self.words(tokens))
+        return self.out(states).view(batch, steps, 3)
+"""
+
+
+def lines(text: str, code: str) -> list[int]:
+    return [finding.span.line for finding in lint_source(text, options=Options(select=(code,), preview=True))]
+
+
+def test_embedded_tokens_keep_the_batch_in_front() -> None:
+    assert lines(TAGGER, "TL426") == [9]
+    assert lines(TAGGER.replace("LSTM(4, 6)", "LSTM(4, 6, batch_first=True)"), "TL426") == []
+    assert lines(TAGGER.replace("batch, steps = tokens", "steps, batch = tokens"), "TL426") == []
