@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from torchlint import knowledge
 from torchlint.claims import NotOptimized
 from torchlint.findings import Severity
-from torchlint.model import Event, FileModel, Flow, Kind, Value, training
+from torchlint.model import ClassInfo, Event, FileModel, Flow, Kind, Value, training
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL512", "optimizer-before-layer-replaced", Severity.ERROR, triggers=("optim", "Optim"))
@@ -177,6 +177,76 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(3, 4)
+                self.head = nn.Linear(4, 2)
+
+            def forward(self, x):
+                return self.head(self.body(x).relu())
+
+
+        class Learner:
+            def __init__(self, net):
+                self.net = net
+                self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+            def adapt(self, classes):
+                self.net.head = nn.Linear(4, classes)  #!
+
+            def step(self, x):
+                self.optimizer.zero_grad()
+                self.net(x).pow(2).mean().backward()
+                self.optimizer.step()
+
+
+        learner = Learner(Net())
+        learner.adapt(5)
+        learner.step(torch.ones(2, 3))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(3, 4)
+                self.head = nn.Linear(4, 2)
+
+            def forward(self, x):
+                return self.head(self.body(x).relu())
+
+
+        class Learner:
+            def __init__(self, net):
+                self.net = net
+                self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+            def adapt(self, classes):
+                self.net.head = nn.Linear(4, classes)
+                self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+            def step(self, x):
+                self.optimizer.zero_grad()
+                self.net(x).pow(2).mean().backward()
+                self.optimizer.step()
+
+
+        learner = Learner(Net())
+        learner.adapt(5)
+        learner.step(torch.ones(2, 3))
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -246,6 +316,35 @@ CLEAN = [
     for _ in range(2):
         tuner.learn(torch.ones(3, 4))
     """,
+    """
+    import torch
+    from torch import nn
+
+
+    class Learner:
+        def __init__(self, net):
+            self.net = net
+            self.build()
+            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+        def build(self):
+            self.net.head = nn.Linear(4, 2)
+
+        def swap(self):
+            self.net.act = nn.Tanh()
+
+        def extend(self):
+            self.net.extra = nn.Linear(4, 2)
+            self.optimizer.add_param_group({"params": self.net.extra.parameters()})
+
+        def step(self, x):
+            self.optimizer.zero_grad()
+            self.net(x).pow(2).mean().backward()
+            self.optimizer.step()
+
+
+    Learner(nn.Linear(2, 2))
+    """,
 ]
 
 
@@ -257,7 +356,9 @@ def check(model: FileModel) -> Iterator[Hit]:
             module = made.args[0].bound if made.args and made.args[0].kind is Kind.PARAMETERS else None
             if made.depth or module is None or module.ident is None:
                 continue
-            for event in replaced(flow, made, module, stepped_by_methods(model, function, made)):
+            stepped = stepped_by_methods(model, function, made)
+            later = replaced_by_methods(model, function, made, module) if stepped else iter(())
+            for event in (*replaced(flow, made, module, stepped), *later):
                 if event.node not in seen:
                     seen.add(event.node)
                     yield Hit(
@@ -276,6 +377,29 @@ def stepped_by_methods(model: FileModel, function: ast.AST, made: Event) -> bool
     done = {event.what for flow in flows for event in flow.of("step", "add_params")
             if training.same(event.target, made.target)}
     return "step" in done and "add_params" not in done
+
+
+def replaced_by_methods(model: FileModel, function: ast.AST, made: Event, module: Value) -> Iterator[Event]:
+    """Stores of new layers by other methods, if the optimizer that the constructor makes is never made anew."""
+    constructor = model.function_info(function)
+    cls = constructor.cls
+    keeps = [event.path.rpartition(".")[2] for event in model.flow(function).of("store_attr")
+             if training.same(event.value, made.target)]
+    if cls is None or len(keeps) != 1 or written_elsewhere(model, cls, keeps[0]):
+        return
+    early = {call.func.attr for call in constructor.calls if isinstance(call.func, ast.Attribute)}
+    for method in cls.methods.values():
+        events = model.flow(method.node).events
+        if method is constructor or method.name in early or any(e.what == "make_optimizer" for e in events):
+            continue
+        yield from (e for e in events if e.what == "store_attr" and e.depth == 0
+                    and training.same(e.target, module) and brings_parameters(e.value))
+
+
+def written_elsewhere(model: FileModel, cls: ClassInfo, name: str) -> bool:
+    """Whether an attribute is set anywhere but once in the class."""
+    writes = [node for node in model.attributes_named(name) if isinstance(node.ctx, ast.Store)]
+    return len(cls.stores.get(name, ())) != 1 or len(writes) != 1
 
 
 def replaced(flow: Flow, made: Event, module: Value, stepped: bool) -> Iterator[Event]:
