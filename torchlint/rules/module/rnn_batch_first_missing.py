@@ -24,6 +24,92 @@ EMBEDDINGS = ("torch.nn.Embedding", "torch.nn.functional.embedding")
 BATCH_NAMES = {"b", "bs", "bsz", "bz", "batch", "batch_size", "n_batch", "batchsize", "nbatch", "num_batch"}
 
 EXAMPLES = [
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Tagger(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn = nn.LSTM(4, 8)  #!
+                self.out = nn.Linear(8, 3)
+
+            def forward(self, x):
+                batch_size, steps, width = x.shape
+                hidden, _ = self.rnn(x)
+                return self.out(hidden)
+
+
+        torch.manual_seed(0)
+        net = Tagger()
+        one = net(torch.ones(2, 5, 4))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Tagger(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn = nn.LSTM(4, 8, batch_first=True)
+                self.out = nn.Linear(8, 3)
+
+            def forward(self, x):
+                batch_size, steps, width = x.shape
+                hidden, _ = self.rnn(x)
+                return self.out(hidden)
+
+
+        torch.manual_seed(0)
+        net = Tagger()
+        one = net(torch.ones(2, 5, 4))
+        """,
+    ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Classifier(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.gru = nn.GRU(input_size=4, hidden_size=8)  #!
+                self.out = nn.Linear(8, 3)
+
+            def forward(self, x):
+                out, state = self.gru(x)
+                return self.out(out[:, -1, :])
+
+
+        torch.manual_seed(0)
+        net = Classifier()
+        one = net(torch.rand(5, 5, 4))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Classifier(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.gru = nn.GRU(input_size=4, hidden_size=8, batch_first=True)
+                self.out = nn.Linear(8, 3)
+
+            def forward(self, x):
+                out, state = self.gru(x)
+                return self.out(out[:, -1, :])
+
+
+        torch.manual_seed(0)
+        net = Classifier()
+        one = net(torch.rand(5, 5, 4))
+        """,
+    ),
 ]
 
 CLEAN = [
