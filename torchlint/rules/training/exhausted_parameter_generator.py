@@ -225,16 +225,23 @@ def in_lambda(model: FileModel, node: ast.AST) -> bool:
 
 
 def keep_list(model: FileModel, owner: ast.AST, use: ast.Name) -> Repair | None:
-    """`list(...)` where the name is bound."""
+    """A list where the name is bound, or where the function that returns the iterator makes it."""
     scope = model.scope_of(owner)
     bound = scope.bindings.get(use.id, [])
+    made = model.value(use).site
     match bound:
         case [ast.Assign(targets=[ast.Name()], value=value)]:
-            if isinstance(value, ast.GeneratorExp):
-                return None
-            text = f"list({source_of(model, value)})"
-            return edits.repair("Keep a list", edits.replace(model, value, text))
+            return as_list(model, value)
         case [ast.arg(arg=name)] if isinstance(owner, (ast.FunctionDef, ast.AsyncFunctionDef)):
             text = f"{name} = list({name})"
             return edits.repair("Keep a list", edits.insert_first_in_body(model, owner, text))
+    if isinstance(made, (ast.GeneratorExp, ast.Call)) and model.has(made):
+        return as_list(model, made)
     return None
+
+
+def as_list(model: FileModel, made: ast.expr) -> Repair | None:
+    """`list(...)` around an iterator; brackets for a generator expression."""
+    if isinstance(made, ast.GeneratorExp):
+        return edits.repair("Keep a list", edits.generator_to_list(model, made))
+    return edits.repair("Keep a list", edits.replace(model, made, f"list({source_of(model, made)})"))
