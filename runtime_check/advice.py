@@ -243,6 +243,7 @@ ADVICE: dict[str, Change] = {
     "TL426": with_keyword("batch_first", True),
     "TL502": left_out,
     "TL514": evaluating,
+    "TL529": evaluating,
     "TL516": first_argument(applied("log")),
     "TL517": first_argument(applied("log_softmax", ast.Constant(1))),
     "TL518": first_argument(applied("logit")),

@@ -51,6 +51,11 @@ class MemoryGrows(Claim):
 
 
 @dataclass(frozen=True)
+class MemoryHeld(Claim):
+    """What was saved for backward is still there after the backward that was to use it up."""
+
+
+@dataclass(frozen=True)
 class CycleLeaks(Claim):
     """With the garbage collector off, a tensor outlives its last strong reference."""
 

@@ -29,6 +29,7 @@ MODULES = {
     "GraphGrows": "graph_grows",
     "HooksSkipped": "hooks_skipped",
     "MemoryGrows": "memory_grows",
+    "MemoryHeld": "memory_held",
     "ModeLeaks": "mode_leaks",
     "NoEffect": "no_effect",
     "NoGradient": "no_gradient",

@@ -5,14 +5,13 @@ gone, which in a loop is one forward later: two steps' activations are in memory
 added to silence an error, and then hides that some value carries its graph from step to step.
 
 Drop it. It is needed where a second backward goes through the same graph, and only in the first of them.
-
-No claim: the memory is a constant amount, at its peak, which a count of live tensors after a step does not show.
 """
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
+from torchlint.claims import MemoryHeld
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import Event, FileModel, Flow, graphs, training
@@ -20,7 +19,7 @@ from torchlint.model.forms import says_true
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL204", "retain-graph-in-loop", Severity.WARNING, fix=Safety.UNSAFE, triggers=("retain_graph",))
-CLAIM = None
+CLAIM = MemoryHeld()
 
 EXAMPLES = [
     Example(
