@@ -30,3 +30,22 @@ def test_embedded_tokens_keep_the_batch_in_front() -> None:
     assert lines(TAGGER, "TL426") == [9]
     assert lines(TAGGER.replace("LSTM(4, 6)", "LSTM(4, 6, batch_first=True)"), "TL426") == []
     assert lines(TAGGER.replace("batch, steps = tokens", "steps, batch = tokens"), "TL426") == []
+
+
+COLLECT = """
+import torch
+
+
+def collect(net, batches):
+    outputs = None
+    for batch in batches:
+        output = net(batch)
+        outputs = output if outputs is None else torch.cat([outputs, output])
+    return outputs
+"""
+
+
+def test_the_first_part_may_be_chosen_in_the_statement_itself() -> None:
+    assert lines(COLLECT, "TL606") == [9]
+    assert lines(COLLECT.replace("return", "    print(outputs.shape)\n    return"), "TL606") == []
+    assert lines(COLLECT.replace("else torch.cat([outputs, output])", "else output"), "TL606") == []

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchlint.model.tensors import KEEPS_SQUASH
 from torchlint.model.values import Kind, Value
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ FUNCTIONAL = {
     "torch.nn.HuberLoss": "torch.nn.functional.huber_loss",
 }
 FUNCTIONS = frozenset(FUNCTIONAL.values())
+# Layers whose output has no bounds.
+RAW = {"torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d", "torch.nn.Conv3d", "torch.nn.functional.linear"}
+BOUNDING = {"clamp", "clamp_", "clip", "clip_", "clamp_min", "clamp_max"}
+DEPTH = 6  # operations looked through on the way to the layer
 
 
 @dataclass(frozen=True)
@@ -83,3 +88,21 @@ def _operands(call: ast.Call) -> tuple[ast.expr, ast.expr | None] | None:
     first = call.args[0] if call.args else named.get("input")
     target = call.args[1] if len(call.args) > 1 else named.get("target")
     return None if first is None else (first, target)
+
+
+def is_raw(model: FileModel, expr: ast.expr, depth: int = 0) -> bool:
+    """Whether a value comes straight from a linear or convolution layer, its elements at most moved."""
+    value = model.value(expr)
+    if value.squash or not value.is_tensor or depth > DEPTH:
+        return False
+    if value.name in RAW:
+        return True
+    site = value.site
+    if isinstance(site, (ast.Call, ast.Subscript)) and site is not expr and model.has(site):
+        return is_raw(model, site, depth + 1)  # of a name, or what a function of the file returns
+    match expr:
+        case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if attr in KEEPS_SQUASH - BOUNDING:
+            return is_raw(model, inner, depth + 1)
+        case ast.Subscript(value=inner):
+            return is_raw(model, inner, depth + 1)
+    return False

@@ -130,7 +130,8 @@ def _occurrences(model: FileModel, target: ast.expr, context: type[ast.expr_cont
     nodes = ast.walk(cls.node if cls is not None else model.owner(target))
     return [
         node for node in nodes
-        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, context) and path_of(node) == path
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, context)
+        and path_of(node) == path
     ]
 
 

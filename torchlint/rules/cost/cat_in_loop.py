@@ -116,16 +116,23 @@ def check(model: FileModel) -> Iterator[Hit]:
     """Concatenations of a name with itself in a loop that does not use it otherwise."""
     for assign in model.nodes(ast.Assign):
         match assign:
-            case ast.Assign(targets=[target], value=ast.Call(args=[ast.List(elts=parts) | ast.Tuple(elts=parts), *_])):
-                call = assign.value
+            case ast.Assign(targets=[target], value=ast.Call() as call):
+                pass
+            case ast.Assign(targets=[target], value=ast.IfExp(orelse=ast.Call() as call, body=ast.expr())):
+                pass  # `x = first if x is None else cat([x, more])`
+            case _:
+                continue
+        match call.args:
+            case [ast.List(elts=parts) | ast.Tuple(elts=parts), *_]:
+                pass
             case _:
                 continue
         loops = model.place(assign).loops
-        if not loops or len(parts) < 2 or not isinstance(call, ast.Call) or model.name_of(call.func) not in JOINS:
+        if not loops or len(parts) < 2 or model.name_of(call.func) not in JOINS:
             continue
         if any(same(part, target) for part in (parts[0], parts[-1])) and only_grows(model, loops[-1], assign, target):
             yield Hit(
-                assign.value, "this copies all so far in every iteration; collect in a list, `cat` once",
+                call, "this copies all so far in every iteration; collect in a list, `cat` once",
                 confidence=Confidence.LIKELY)
 
 
@@ -144,7 +151,8 @@ def only_grows(model: FileModel, loop: ast.AST, assign: ast.Assign, target: ast.
     if isinstance(loop, ast.For) and is_short(loop.iter):
         return False
     own = set(ast.walk(assign))
-    if sum(same(node, target) for node in own) > 2:  # as the target, and once as a part
+    once = [node for node in own if same(node, target) and not is_none_test(model, node)]
+    if len(once) > 2:  # as the target, and once as a part
         return False
     body = loop.body if isinstance(loop, (ast.For, ast.AsyncFor, ast.While)) else []
     if isinstance(loop, ast.While) and any(same(node, target) for node in ast.walk(loop.test)):

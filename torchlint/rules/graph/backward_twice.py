@@ -201,6 +201,27 @@ EXAMPLES = [
         polish(nn.Linear(2, 1), torch.ones(4, 2))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+
+        body = torch.nn.Linear(3, 4)
+        left, right = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+        shared = torch.tanh(body(torch.ones(2, 3)))
+        losses = (left(shared).mean(), right(shared).pow(2).mean())
+        for loss in losses:
+            loss.backward()  #!
+        """,
+        good="""
+        import torch
+
+        body = torch.nn.Linear(3, 4)
+        left, right = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+        shared = torch.tanh(body(torch.ones(2, 3)))
+        losses = (left(shared).mean(), right(shared).pow(2).mean())
+        sum(losses).backward()
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -301,6 +322,16 @@ CLEAN = [
         with_scale = net(x)
         with_scale.mul(2).sum().backward(inputs=[net.weight])
     """,
+    """
+    import torch
+
+    left, right = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+    for loss in (left(torch.ones(2, 4)).mean(), right(torch.ones(2, 4)).mean()):
+        loss.backward()
+    shared = torch.tanh(left(torch.ones(2, 4)))
+    for loss in (shared.mean(), shared.pow(2).mean()):
+        loss.backward(retain_graph=True)
+    """,
 ]
 
 
@@ -311,7 +342,7 @@ def check(model: FileModel) -> Iterator[Hit]:
         for index, event in enumerate(backwards):
             message = ""
             if any(freed_before(model, flow, first, event) for first in backwards[:index]) or (
-                    freed_by_last_round(model, function, flow, event)):
+                    freed_by_last_round(model, function, flow, event)) or over_shared(model, flow, event):
                 message = AGAIN
             elif event.depth == 0 and stepped_before(model, function, flow, event):
                 message = STEPPED
@@ -386,6 +417,23 @@ def freed_by_last_round(model: FileModel, function: ast.AST, flow: Flow, event: 
         return False
     changed = [value for name in state.carried() if (value := state.head.get(name)) is not None]
     return not any(outer & value.graph for value in changed)
+
+
+def over_shared(model: FileModel, flow: Flow, event: Event) -> bool:
+    """Whether a loop goes over losses that share operations: the first one's backward frees what the next one needs."""
+    loop = event.loops[-1] if event.loops else None
+    state = flow.loops.get(loop) if isinstance(loop, ast.For) else None
+    members = state.iterated.elements if state is not None else None
+    match event.node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name))) if members is not None and len(members) > 1:
+            if not (isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) and loop.target.id == name):
+                return False
+            if graphs.retains(event.inner or event.node) or partial(event) or model.place(event.node).tries or (
+                    model.place(event.node).guards != model.place(loop).guards):
+                return False
+            first, second = members[:2]
+            return first.attached and second.attached and bool(saving(model, flow, first.graph & second.graph))
+    return False
 
 
 def stepped_before(model: FileModel, function: ast.AST, flow: Flow, event: Event) -> bool:

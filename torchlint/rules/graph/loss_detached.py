@@ -190,10 +190,10 @@ def makes_leaf(call: ast.Call) -> bool:
 
 
 def collected(model: FileModel, args: list[ast.expr]) -> bool:
-    """Whether the data is a list into which numbers of attached tensors are put."""
+    """Whether the data is a list into which numbers of attached tensors are put, or the sum of such."""
     match args:
         case [ast.Name(id=name) as data, *_]:
-            return any(
+            return summed_up(model, model.owner(data), name) is not None or any(
                 cuts(model, call.args[0]) for call in model.calls_named("append")
                 if isinstance(call.func, ast.Attribute) and path_of(call.func.value) == name and len(call.args) == 1
                 and model.owner(call) is model.owner(data))

@@ -45,8 +45,8 @@ EXAMPLES = [
         print(best_model(torch.ones(1, 2)))
         """,
         good="""
-        import torch
         import copy
+        import torch
 
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from torchlint.claims import Raises
 from torchlint.findings import Severity
 from torchlint.model import FileModel
-from torchlint.model.losses import loss_calls
+from torchlint.model.losses import is_raw, loss_calls
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL519", "bce-without-sigmoid", Severity.ERROR, triggers=("binary_cross_entropy", "BCELoss"))
 CLAIM = Raises("RuntimeError", "between 0 and 1")
-RAW = {"torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d", "torch.nn.Conv3d", "torch.nn.functional.linear"}
 
 EXAMPLES = [
     Example(
@@ -82,6 +81,42 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Scorer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+
+            def forward(self, x):
+                return self.net(x).squeeze(-1)
+
+
+        criterion = nn.BCELoss()
+        print(criterion(Scorer()(torch.randn(8, 3) * 10), torch.ones(8)))  #!
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Scorer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+
+            def forward(self, x):
+                return self.net(x).squeeze(-1)
+
+
+        criterion = nn.BCEWithLogitsLoss()
+        print(criterion(Scorer()(torch.randn(8, 3) * 10), torch.ones(8)))
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -104,7 +139,7 @@ def check(model: FileModel) -> Iterator[Hit]:
     """BCE calls whose input comes straight from a linear or convolution layer."""
     for loss in loss_calls(model, "binary_cross_entropy"):
         given = model.value(loss.input)
-        if given.is_tensor and not given.squash and given.name in RAW:
+        if is_raw(model, loss.input):
             yield Hit(
                 loss.call,
                 "`binary_cross_entropy` takes probabilities; use the version with logits",

@@ -9,20 +9,17 @@ Use `log_softmax` before it, or `cross_entropy` on the logits.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from torchlint.claims import OutputsDiffer
 from torchlint.findings import Safety, Severity
 from torchlint.fixes.unsquash import without
 from torchlint.model import FileModel
-from torchlint.model.losses import loss_calls
-from torchlint.model.tensors import KEEPS_SQUASH
+from torchlint.model.losses import is_raw, loss_calls
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL517", "nll-without-log-softmax", Severity.ERROR, fix=Safety.UNSAFE, triggers=("nll_loss", "NLLLoss"))
 CLAIM = OutputsDiffer()
-RAW = {"torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d", "torch.nn.functional.linear"}
 
 EXAMPLES = [
     Example(
@@ -115,20 +112,3 @@ def check(model: FileModel) -> Iterator[Hit]:
                 without(model, loss.input, ("nll_loss",), log=True) if given.squash == "softmax" else None,
                 confidence=given.sure,
             )
-
-
-def is_raw(model: FileModel, expr: ast.expr) -> bool:
-    """Whether a value comes straight from a linear or convolution layer, its elements at most moved."""
-    value = model.value(expr)
-    if value.squash or not value.is_tensor:
-        return False
-    if value.name in RAW:
-        return True
-    match expr:
-        case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if attr in KEEPS_SQUASH:
-            return is_raw(model, inner)
-        case ast.Subscript(value=inner):
-            return is_raw(model, inner)
-        case ast.Name() if isinstance(value.site, (ast.Call, ast.Subscript)) and model.has(value.site):
-            return is_raw(model, value.site)
-    return False
