@@ -19,7 +19,7 @@ from runtime_check.extract import Namespace, Target
 from runtime_check.lazy import fallback
 from runtime_check.made import Maker
 from runtime_check.slices import Arguments, Slice, cut, run_at_top, run_in_function
-from runtime_check.standins import expects_gpu, is_heavy, smaller_constant, surroundings
+from runtime_check.standins import asked_for, expects_gpu, is_heavy, smaller_constant, surroundings
 
 GIVEN = "__torchlint_given__"
 CHAIN = 3  # how many calls up an argument is followed
@@ -85,14 +85,17 @@ class Driver:
         self.graph = CallGraph(space.tree, foreign)
         self.given: list[tuple[str, Callable[[], Any]]] = []  # instances of the target's class that the user makes
 
-    def fresh(self, action: Callable[[], object], *, choice: int = 0, small: bool = False) -> Callable[[], object]:
+    def fresh(self, action: Callable[[], object], *, choice: int = 0, small: bool = False,
+              options: frozenset[str] = frozenset()) -> Callable[[], object]:
         """`action` in fresh surroundings; a generator that it returns is run through.
 
-        `choice` picks among the likely forms of data that cannot be read, `small` makes options small.
+        `choice` picks among the likely forms of data that cannot be read, `small` makes options small, `options`
+        are those that are given though they are off by default.
         """
 
         def run() -> object:
-            with surroundings(self.space.path, self.seed, small=small, cuda=expects_gpu(self.space.text)):
+            cuda = expects_gpu(self.space.text)
+            with surroundings(self.space.path, self.seed, small=small, cuda=cuda, options=options):
                 for space in list(self.space.loader.spaces.values()):
                     space.reset()
                 self.space.fallback = lambda name: fallback(self.space, name, choice)
@@ -223,6 +226,10 @@ class Driver:
         for owner in self.callers(qualname):
             for drive in self.alone(owner):
                 yield Drive(f"through {drive.label}", drive.run, "caller")
+                if "add_argument" in self.space.text:
+                    asked = asked_for(self.space.tree)
+                    run = self.fresh(partial(self._call, owner), small=True, options=asked)
+                    yield Drive(f"through {drive.label}, with its options set", run, "caller")
             for drive in itertools.islice(self.called(owner.name), PER_LEVEL):
                 yield Drive(f"through {owner.name}, {drive.label}", drive.run, "caller")
 
@@ -246,6 +253,11 @@ class Driver:
         ways = [Drive(label, self.fresh(self._run_script), "script"),
                 Drive(f"{label}, with small sizes", self.fresh(partial(self._run_script, True), small=True), "script")]
         yield from reversed(ways) if is_heavy(self.space.tree) else ways
+        if "add_argument" in self.space.text:
+            for files, more in ((False, "with its options set"), (True, "with its options and files given")):
+                asked = asked_for(self.space.tree, files=files)
+                run = self.fresh(partial(self._run_script, True), small=True, options=asked)
+                yield Drive(f"{label}, {more}", run, "script")
         for choice in range(1, FORMS):
             if any("is made up" in text for text in self.space.skipped):
                 run = self.fresh(partial(self._run_script, True), choice=choice, small=True)

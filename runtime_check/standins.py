@@ -33,6 +33,9 @@ ON_GPU = re.compile(r"cuda|rank|nccl|gpu|accelerator", re.IGNORECASE)
 #: Tensor types, which are those of the CPU there.
 TYPES = ("FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor", "ByteTensor", "BoolTensor")
 #: Counts that data and code agree on without a common option; they cost little.
+#: Counts of things to go through, and how many are enough; fewer would not do for parts and batches of them.
+COUNTS, FEW = re.compile(r"(^|_)(counts?|samples|items|examples|pictures|images|iterations|iters|steps|episodes)$"), 64
+TO_READ = re.compile(r"resume|checkpoint|ckpt|pretrained|weights|(^|_)(load|file|data|dir|path|root|seed|rank)($|_)")
 CONFIGS = re.compile(r"([Cc]onfig|Args|Arguments|Options|Settings|HParams|SimpleNamespace)$")
 CLASSES, MOST_CLASSES = re.compile(r"class|categor|labels?$"), 100
 
@@ -52,14 +55,16 @@ def seed_all(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = False) -> Iterator[None]:
-    """The world around one run of code from `path`. `small` shrinks the defaults of options; `cuda` says
-    that the code speaks of CUDA, whose calls then stay on the CPU where there is none."""
+def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = False,
+                 options: frozenset[str] = frozenset()) -> Iterator[None]:
+    """The world around one run of code from `path`. `small` shrinks the defaults of options, `options` are those
+    that are given though they are off by default; `cuda` says that the code speaks of CUDA, whose calls
+    then stay on the CPU where there is none."""
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(sys, "argv", [path]))
         stack.enter_context(mock.patch.object(os, "mkdir", _make_folder))
-        parse = _parse_small if small else _parse_known_args
+        parse = _parse_set(options) if options else _parse_small if small else _parse_known_args
         stack.enter_context(mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse))
         stack.enter_context(mock.patch.object(argparse.ArgumentParser, "error", _error))
         if small:  # compiling takes longer than everything else together
@@ -163,10 +168,41 @@ def _parse_small(self: argparse.ArgumentParser, args: Any = None, namespace: Any
     return found, rest
 
 
+def _parse_set(options: frozenset[str]) -> Callable[..., Any]:
+    """As above, with some options given that are off by default."""
+
+    def parse(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = _parse_small(self, args, namespace)
+        for action in self._actions:
+            if action.dest not in options or getattr(found, action.dest, True):
+                continue
+            if action.nargs == 0:
+                value = action.const
+            elif action.type in (int, float):
+                value = action.type(names.number(action.dest) or 1)
+            else:
+                value = _plausible(action)
+            setattr(found, action.dest, value)
+        return found, rest
+
+    return parse
+
+
+def asked_for(tree: ast.Module, *, files: bool = False) -> frozenset[str]:
+    """Names on which `if` statements of a script depend, which may be options; those of files to be read on demand."""
+    tests = [node.test for node in ast.walk(tree) if isinstance(node, (ast.If, ast.IfExp))]
+    inner = [item for test in tests for item in ast.walk(test)]
+    found = {item.attr for item in inner if isinstance(item, ast.Attribute)}
+    found |= {item.id for item in inner if isinstance(item, ast.Name)}
+    return frozenset(name for name in found if files or not TO_READ.search(names.snake(name)))
+
+
 def smaller(name: str, value: Any) -> Any:
     """A stated value made small where it is a size; a number of classes stays, since the labels have it too."""
     if type(value) is int and value <= MOST_CLASSES and CLASSES.search(names.snake(name)):
         return value
+    if type(value) is int and value > FEW and COUNTS.search(names.snake(name)):
+        return FEW
     return names.smaller(name, value)
 
 

@@ -355,6 +355,41 @@ def test_classes_keep_their_number_where_sizes_are_made_small() -> None:
     assert head.out_features == 10 and head.in_features < 1000
 
 
+def test_options_that_ifs_ask_for_are_given_too() -> None:
+    space, found = ways("""
+        import argparse
+        import torch
+        def export(path):
+            seen.append(path)  #!
+        def main():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--export")
+            parser.add_argument("--resume")
+            parser.add_argument("--levels", type=int)
+            parser.add_argument("--count", type=int, default=5000)
+            parser.add_argument("--fast", action="store_true")
+            parser.add_argument("--penalty", type=float, default=0.0)
+            options = parser.parse_args()
+            if options.resume:
+                torch.load(options.resume)
+            if options.fast and options.penalty:
+                saved = [options.levels, options.count]
+                seen.extend(saved)
+            if options.export:
+                export("model.pt")
+        seen = []
+        main()
+    """)
+    labels = [drive.label for drive in found]
+    by_label = dict(zip(labels, found, strict=True))
+    by_label["the file run as a script, with its options set"].run()
+    assert space.globals["seen"] == [None, 64, "model.pt"], "what no `if` asks for is not given"
+    with pytest.raises(FileNotFoundError):
+        by_label["the file run as a script, with its options and files given"].run()
+    by_label["the file run as a script"].run()
+    assert space.globals["seen"] == []
+
+
 def test_environments_are_there_without_their_package() -> None:
     for action, name in (("env.action_space.n - 1", "CartPole-v1"), ("env.action_space.sample()", "Pendulum-v1")):
         space, found = ways(f"""
@@ -748,6 +783,26 @@ def test_a_schedule_gives_numbers() -> None:
                 return self.fc(x)
     """)
     assert next(build_module(Namespace(text, "scheduled.py"), "Net")).call is not None
+
+
+def test_clipping_that_no_gradient_reaches_is_judged_with_a_lower_limit(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(dedent("""
+        import torch
+        from torch import nn
+        def train(net, batches, optimizer):
+            for x in batches:
+                optimizer.zero_grad()
+                loss = net(x).pow(2).mean()
+                loss.backward()
+                optimizer.step()
+                nn.utils.clip_grad_norm_(net.parameters(), 1000.0)
+        net = nn.Linear(4, 2)
+        train(net, [torch.ones(3, 4)] * 4, torch.optim.SGD(net.parameters(), lr=0.1))
+    """))
+    words = ["--isolated", "--select", "TL507", "--output-format", "json"]
+    done = CliRunner().invoke(main, ["confirm", *words, str(tmp_path)])
+    (row,) = json.loads(done.stdout)["results"]
+    assert row["verdict"] == "confirmed" and "half of each gradient" in json.dumps(row["evidence"]), row
 
 
 def test_programs_that_end_in_the_same_error_are_compared_up_to_it(tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ optimizer steps look at what the steps find and move instead.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -23,6 +26,8 @@ from runtime_check.probes.training import Training
 STEPS = {"TL502", "TL505", "TL507", "TL508", "TL511"}
 #: Rules about statements that bind names or change copies: only the parameters that were in sight before count.
 PARAMETERS = {"TL425"}
+#: A tensor that is moved: of no effect where it is already there.
+MOVES = re.compile(r"\.(to|cuda|cpu)\(")
 
 
 @dataclass
@@ -121,13 +126,42 @@ def judge(bench: Bench, bad: Effect, good: Effect | None) -> Outcome:
         return cannot_tell("nothing in sight changes, and there is no corrected program to compare with", rows)
     rows.append(Evidence("executions that change something", "0", bench.against, str(good.changed)))
     if not good.changed:
-        return cannot_tell("the corrected statement changes nothing here either", rows)
+        why = "the corrected statement changes nothing here either"
+        moves = MOVES.search(bench.case.text.splitlines()[bench.flagged.spots[0].first - 1])
+        if moves and bench.case.device == "cpu":
+            why += ": the tensor is on the CPU already; run it with --device cuda, where it has to move"
+        return cannot_tell(why, rows)
     why = f"the statement changes none of {bad.compared} values in sight; {bench.against} it changes {good.example}"
     return Outcome(Verdict.CONFIRMED, why, tuple(rows))
 
 
-def judge_steps(bench: Bench, bad: Training, good: Training | None) -> Outcome:
-    """The outcome for what optimizer steps find; without steps, for what the programs leave behind."""
+@contextmanager
+def limits_reached() -> Iterator[None]:
+    """Lowers every limit that gradients are clipped to, to half of what they have, while it lasts."""
+    plain_norm, plain_value = torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_
+
+    def norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> torch.Tensor:
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        size = float(plain_norm(given, math.inf, *args, **kwargs))
+        return plain_norm(given, min(float(max_norm), size / 2), *args, **kwargs)
+
+    def value(parameters: Any, clip_value: float, *args: Any, **kwargs: Any) -> None:
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        size = max((float(item.grad.abs().max()) for item in given if item.grad is not None), default=0.0)
+        plain_value(given, min(float(clip_value), size / 2), *args, **kwargs)
+
+    with ExitStack() as stack:
+        for place in (torch.nn.utils, torch.nn.utils.clip_grad):
+            stack.enter_context(mock.patch.object(place, "clip_grad_norm_", norm))
+            stack.enter_context(mock.patch.object(place, "clip_grad_value_", value))
+        yield
+
+
+def judge_steps(bench: Bench, bad: Training, good: Training | None, *, lowered: bool = False) -> Outcome:
+    """The outcome for what optimizer steps find; without steps, for what the programs leave behind.
+
+    `lowered` says that the limits of clipping have been lowered already, so that they are reached.
+    """
     if not bad.steps and good is not None and not good.steps and bad.values and good.values:
         return judge_values(bench, bad, good)
     if not bad.steps and good is not None and good.steps and bad.leaves:
@@ -145,6 +179,14 @@ def judge_steps(bench: Bench, bad: Training, good: Training | None) -> Outcome:
         return cannot_tell("there is no corrected program to compare the steps with", rows)
     found = different(bad, good)
     if found is None and bench.case.code == "TL507" and not bad.clipped:
+        other = bench.same(bench.way) if bench.way is not None and not lowered else None
+        if other is not None and bench.way is not None and bench.corrected is not None:
+            with limits_reached():
+                again = training.measure(bench, bench.flagged, bench.way)
+                better = training.measure(bench, bench.corrected, other)
+            outcome = judge_steps(bench, again, better, lowered=True)
+            row = Evidence("limit of the clipping", "half of each gradient's size", "as it is written", "never reached")
+            return replace(outcome, evidence=(*outcome.evidence, row))
         return cannot_tell("no gradient reaches the limit here, so nothing is clipped before or after the step", rows)
     if found is None:
         row = Evidence(
