@@ -247,6 +247,29 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 10))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net[-1] = nn.Linear(4, 2)  #!
+        net(torch.ones(2, 3)).pow(2).mean().backward()
+        optimizer.step()
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 10))
+        net[-1] = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net(torch.ones(2, 3)).pow(2).mean().backward()
+        optimizer.step()
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -392,8 +415,13 @@ def replaced_by_methods(model: FileModel, function: ast.AST, made: Event, module
         events = model.flow(method.node).events
         if method is constructor or method.name in early or any(e.what == "make_optimizer" for e in events):
             continue
-        yield from (e for e in events if e.what == "store_attr" and e.depth == 0
+        yield from (e for e in events if sets_child(e) and e.depth == 0
                     and training.same(e.target, module) and brings_parameters(e.value))
+
+
+def sets_child(event: Event) -> bool:
+    """`net.head = layer`, `net[-1] = layer`."""
+    return event.what == "store_attr" or (event.what == "store" and event.name == "__setitem__")
 
 
 def written_elsewhere(model: FileModel, cls: ClassInfo, name: str) -> bool:
@@ -409,7 +437,7 @@ def replaced(flow: Flow, made: Event, module: Value, stepped: bool) -> Iterator[
         later = flow.events[number:]
         if event.excludes(made) or set(made.loops) != set(event.loops[: len(made.loops)]):
             continue
-        if event.what == "store_attr" and training.same(event.target, module):
+        if sets_child(event) and training.same(event.target, module):
             new = brings_parameters(event.value)
         else:
             new = event.what == "load_state" and training.same(event.target, module) and assigns(event.inner)
