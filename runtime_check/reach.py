@@ -25,6 +25,8 @@ KINDS = {
               "came to the first only"),
     "findings": ("finding with a claim", "findings with a claim", "got a verdict", ""),
 }
+#: What a class says that calls such a kernel: a grid, a compiled extension, a registered operator.
+KERNELS = re.compile(r"_kernel\w*\[|\[grid|triton|_C\.|_ext\b|torch\.ops\.|torch\.cuda\.|cupy|nvcc|_cuda\b")
 MOST = 12  # reasons listed for each kind
 NATIVE = re.compile(r"CUDA|cuda|[Tt]riton|kernel|_C\b|\bops\.|extension|nvcc|GPU|flash_attn|NVIDIA")
 
@@ -37,6 +39,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"stopped this code|stopped when it tried", "network, files or other programs"),
     (r"has no `\w+` in this environment|binds no name|cannot import", "another version of a package"),
     (r"NameError", "a name that is not defined"),
+    (r"SystemExit|called exit", "code that ends itself: an option, a file or a GPU is missing"),
     (r"FileNotFound|No such file|does not exist", "files that are not there"),
     (r"not enough values|too many values|rank|dimension|[Dd]im\b|shape|size|must match|mat1|channels|unpack|broadcast"
      r"|divisible|einops|expected .*D|index .* out of|IndexError", "shapes and sizes"),
@@ -177,15 +180,28 @@ def left_out(tried: list[Tried]) -> list[Tried]:
     return [one for one in tried if one.outcome.verdict not in good]
 
 
+def native(tried: list[Tried]) -> int:
+    """How many of what did not run need kernels that are no part of torch on the CPU."""
+    return sum(bool(NATIVE.search(one.outcome.why) or KERNELS.search(class_text(one))) for one in left_out(tried))
+
+
+def class_text(one: Tried) -> str:
+    """The text of a class that was tried, or nothing."""
+    try:
+        tree = ast.parse(read_source(one.path, one.path).text)
+    except (UnreadableFile, SyntaxError, ValueError, RecursionError):
+        return ""
+    return next((ast.unparse(node) for node in top_classes(tree) if node.name == one.name), "")
+
+
 def section(kind: str, tried: list[Tried]) -> str:
     """One kind: the share, and the reasons of the rest, counted, with an example of each."""
     one_noun, nouns, good, half = KINDS[kind]
     noun = one_noun if len(tried) == 1 else nouns
     ran, built = counts(tried)
     lines = [f"{len(tried)} {noun}: {ran} {good} ({ran / len(tried):.0%})" + (f", {built} {half}" if built else "")]
-    native = [one for one in left_out(tried) if NATIVE.search(one.outcome.why)]
-    if kind == "functions" and native:
-        rest = len(tried) - len(native)
+    if kind == "functions":
+        rest = len(tried) - native(tried)
         lines.append(f"  without those that need native kernels: {ran} of {rest} ({ran / max(rest, 1):.0%})")
     reasons = collections.Counter(one.reason for one in left_out(tried))
     for reason, count in reasons.most_common(MOST):
@@ -201,7 +217,8 @@ def to_dict(reach: Reach) -> dict[str, object]:
         "version": 1,
         "environment": None if reach.environment is None else asdict(reach.environment),
         "summary": {
-            kind: {"tried": len(reach.of(kind)), "ran": counts(reach.of(kind))[0], "built": counts(reach.of(kind))[1]}
+            kind: {"tried": len(reach.of(kind)), "ran": counts(reach.of(kind))[0], "built": counts(reach.of(kind))[1],
+                   **({"native": native(reach.of(kind))} if kind == "functions" and reach.of(kind) else {})}
             for kind in KINDS
         },
         "tried": [

@@ -742,6 +742,13 @@ def test_reach_can_be_measured(tmp_path: Path) -> None:
             @staticmethod
             def backward(ctx, grad):
                 return grad * 2
+        class Fused(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return torch.ops.mine.fused(x)
+            @staticmethod
+            def backward(ctx, grad):
+                return grad
         def train(model, loader, optimizer):
             os.makedirs("made_here")
             total = 0
@@ -759,7 +766,7 @@ def test_reach_can_be_measured(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
     assert data["summary"]["modules"] == {"tried": 2, "ran": 1, "built": 1}
-    assert data["summary"]["functions"] == {"tried": 1, "ran": 1, "built": 0}
+    assert data["summary"]["functions"] == {"tried": 2, "ran": 1, "built": 0, "native": 1}
     assert data["summary"]["loops"] == {"tried": 2, "ran": 1, "built": 0}
     assert data["summary"]["findings"]["tried"] >= 1
     (bad,) = (row for row in data["tried"] if row["name"] == "Bad")
@@ -767,6 +774,7 @@ def test_reach_can_be_measured(tmp_path: Path) -> None:
     assert not (tmp_path / "made_here").exists() and not Path("made_here").exists()
     text = CliRunner().invoke(main, ["confirm", "--reach", "--isolated", str(tmp_path)]).stdout
     assert "2 Module classes: 1 ran forward (50%), 1 only built" in text
+    assert "2 autograd Functions: 1 called (50%)\n  without those that need native kernels: 1 of 1 (100%)" in text
     assert re.search(r"^ +1 abstract classes +nets.py: Bad: .*NotImplementedError", text, re.M)
 
 
