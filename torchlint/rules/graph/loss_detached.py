@@ -136,6 +136,37 @@ EXAMPLES = [
         train(nn.Linear(2, 1), torch.ones(3, 1, 2))
         """,
     ),
+    Example(
+        bad="""
+        import numpy as np
+        import torch
+        from torch import nn
+
+
+        def distance(a, b):
+            mse = np.mean((a.detach().numpy() - b.numpy()) ** 2)  #!
+            return torch.tensor(mse, requires_grad=True)
+
+
+        net = nn.Linear(2, 2)
+        loss = distance(net(torch.ones(1, 2)), torch.zeros(1, 2))
+        loss.backward()
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        def distance(a, b):
+            return ((a - b) ** 2).mean()
+
+
+        net = nn.Linear(2, 2)
+        loss = distance(net(torch.ones(1, 2)), torch.zeros(1, 2))
+        loss.backward()
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -192,6 +223,10 @@ def makes_leaf(call: ast.Call) -> bool:
 def collected(model: FileModel, args: list[ast.expr]) -> bool:
     """Whether the data is a list into which numbers of attached tensors are put, or the sum of such."""
     match args:
+        case [ast.Attribute() as data, *_] if path_of(data):
+            return any(model.value(call.args[0]).attached for call in model.calls_named("append")
+                       if isinstance(call.func, ast.Attribute) and path_of(call.func.value) == path_of(data)
+                       and len(call.args) == 1 and model.class_of(call) is model.class_of(data))
         case [ast.Name(id=name) as data, *_]:
             return summed_up(model, model.owner(data), name) is not None or any(
                 cuts(model, call.args[0]) for call in model.calls_named("append")
@@ -210,6 +245,9 @@ def cut_before(model: FileModel, function: ast.AST, event: Event) -> ast.expr | 
     """The expression that drops the graph of what the backward's target was made from."""
     match event.node:
         case ast.Call(func=ast.Attribute(value=target), args=[]) | ast.Call(args=[target, *_]):
+            made = model.value(target).site
+            if isinstance(made, ast.expr) and model.has(made) and model.owner(made) is not function:
+                return cut_in(model, made, model.owner(made), made, 0)  # in the function that returned it
             return cut_in(model, target, function, event.node, 0)
     return None
 
