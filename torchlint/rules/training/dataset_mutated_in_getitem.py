@@ -121,6 +121,93 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch.utils.data import Dataset
+
+
+        class Graphs(Dataset):
+            def __init__(self, n):
+                self.samples = [{"x": torch.arange(6.0).view(3, 2), "y": i} for i in range(n)]
+
+            def __len__(self):
+                return len(self.samples)
+
+            def __getitem__(self, index):
+                sample = self.samples[index]
+                sample["x"] *= 2  #!
+                return sample
+
+
+        data = Graphs(3)
+        first, again = data[0]["x"].clone(), data[0]["x"]
+        """,
+        good="""
+        import torch
+        from torch.utils.data import Dataset
+
+
+        class Graphs(Dataset):
+            def __init__(self, n):
+                self.samples = [{"x": torch.arange(6.0).view(3, 2), "y": i} for i in range(n)]
+
+            def __len__(self):
+                return len(self.samples)
+
+            def __getitem__(self, index):
+                sample = self.samples[index]
+                return {"x": sample["x"] * 2, "y": sample["y"]}
+
+
+        data = Graphs(3)
+        first, again = data[0]["x"].clone(), data[0]["x"]
+        """,
+        fixed=False,
+    ),
+    Example(
+        bad="""
+        import torch
+        from torch.utils.data import Dataset
+
+
+        class Images(Dataset):
+            def __init__(self, n):
+                self.images = torch.ones(n, 3, 4)
+
+            def __len__(self):
+                return len(self.images)
+
+            def __getitem__(self, index):
+                image = self.images[index].view(-1)
+                return image.sub_(0.5).div_(0.2)  #!
+
+
+        data = Images(3)
+        first, again = data[0].clone(), data[0]
+        """,
+        good="""
+        import torch
+        from torch.utils.data import Dataset
+
+
+        class Images(Dataset):
+            def __init__(self, n):
+                self.images = torch.ones(n, 3, 4)
+
+            def __len__(self):
+                return len(self.images)
+
+            def __getitem__(self, index):
+                image = self.images[index].view(-1)
+                return image.sub(0.5).div_(0.2)
+
+
+        data = Images(3)
+        first, again = data[0].clone(), data[0]
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -205,9 +292,22 @@ def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[
                     yield node, name
             case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name))) if stored.get(name) and name in arrays:
                 yield node, name
+            case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str()))):
+                if stored.get(name) and held_in_list(model, cls, method, name):
+                    yield node, name
             case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name) as base)]) if stored.get(name):
                 if name in arrays or is_array(model, base):
                     yield node, name
+
+
+def held_in_list(model: FileModel, cls: ClassInfo, method: FunctionInfo, name: str) -> bool:
+    """Whether a name stands for a member of a list or dict of the dataset: other containers may make it anew."""
+    for node in method.own_nodes:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Subscript(value=ast.Attribute() as kept)):
+                if target == name:
+                    return cls.attr(kept.attr).kind in (Kind.LIST, Kind.TUPLE, Kind.DICT)
+    return False
 
 
 def changed_by_calls(statement: ast.stmt) -> Iterator[ast.expr]:
@@ -246,6 +346,8 @@ def is_stored(cls: ClassInfo, method: FunctionInfo, value: ast.expr, stored: dic
                 isinstance(index, ast.Tuple) and all(isinstance(e, (ast.Slice, ast.Constant)) for e in index.elts)
             )
             return basic and is_stored(cls, method, inner, stored)
+        case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if shares(attr):
+            return is_stored(cls, method, inner, stored)
     return False
 
 
