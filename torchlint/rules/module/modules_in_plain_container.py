@@ -164,13 +164,13 @@ EXAMPLES = [
         """,
         good="""
         import torch
-        from torch.nn import BatchNorm1d, Linear, Module
+        from torch.nn import BatchNorm1d, Linear, Module, ModuleList
 
 
         class Base(Module):
             def __init__(self, sizes=(4, 4, 2)):
                 super().__init__()
-                self.layers = torch.nn.ModuleList()
+                self.layers = ModuleList()
                 for before, after in zip(sizes, sizes[1:]):
                     self.layers.append(Linear(before, after))
                     self.layers += [BatchNorm1d(after)]

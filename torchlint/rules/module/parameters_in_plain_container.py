@@ -97,7 +97,7 @@ EXAMPLES = [
         """,
         good="""
         import torch
-        from torch.nn import Module, Parameter
+        from torch.nn import Module, Parameter, ParameterList
 
 
         class Base(Module):
@@ -107,7 +107,7 @@ EXAMPLES = [
         class Prompts(Base):
             def __init__(self, layers=2, size=4):
                 super().__init__()
-                self.prompts = torch.nn.ParameterList()
+                self.prompts = ParameterList()
                 for _ in range(layers):
                     prompt = Parameter(torch.randn(size))
                     self.prompts.append(prompt)
