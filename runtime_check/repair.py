@@ -110,7 +110,7 @@ def by_text(context: Context) -> Iterator[Assignment]:
         match = pattern.search(context.text)
         if match is not None:
             yield from rule(context, match)
-    if isinstance(context.failure.error, AssertionError) or not context.failure.operations:
+    if isinstance(context.failure.error, (AssertionError, KeyError)) or not context.failure.operations:
         yield from from_condition(context)
     yield from from_numbers(context)
     yield from from_sizes(context)

@@ -100,8 +100,10 @@ def view_sizes(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     sizes = [int(item) for item in match[1].split(",") if item.strip().lstrip("-").isdigit()]
     total = int(match[2])
     fixed = math.prod(size for size in sizes if size > 0)
-    direct = context.untouched()
+    direct, blamed = context.untouched(), set(context.blamed())
     for name, spec in context.arguments.leaves():
+        if name in blamed and len(spec.shape) == 3 < len(sizes) and min(sizes) > 0:  # its middle size is to be split
+            yield context.arguments.put(name, spec.resize((sizes[0], math.prod(sizes[1:-1]), sizes[-1])))
         if name in direct and spec.shape:  # its last size is to be split
             for size in dict.fromkeys(size for size in sizes[1:] if size > 1):
                 yield context.arguments.put(name, spec.resize((*spec.shape[:-1], spec.shape[-1] * size)))

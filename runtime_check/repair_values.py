@@ -149,7 +149,9 @@ def wrong_key(context: Context) -> Iterator[Assignment]:
     for place in reversed(context.failure.places):
         for table, key in lookups(place):
             for name, spec in context.arguments.items:
-                if isinstance(spec, Const) and spec.value == key and not isinstance(key, bool):
+                plain = isinstance(spec, Const) and not isinstance(key, (bool, torch.Tensor)) and spec.value == key
+                tensor = isinstance(spec, Tensor) and isinstance(key, torch.Tensor) and key.shape == spec.shape
+                if plain or tensor:
                     for other in list(table)[:6]:
                         yield context.arguments.put(name, Const(other))
 

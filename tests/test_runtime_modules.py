@@ -182,3 +182,21 @@ def test_parts_of_a_configuration_are_made_small_too() -> None:
                 return self.embed(input_ids)
     """, "Model")
     assert "randint(40" in item.label
+
+
+def test_a_tensor_that_was_used_as_a_key_becomes_a_key() -> None:
+    item = built("""
+        from torch import nn
+
+        class Rotary(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scales = {"full": 1.0, "sliding": 2.0}
+                self.side = 4
+
+            def forward(self, x, layer_type):
+                b, _, c = x.shape
+                x = x.sin() * self.scales[layer_type]
+                return x.view(b, self.side, self.side, c)[:, ::2]
+    """, "Rotary")
+    assert "'full'" in item.label or "'sliding'" in item.label
