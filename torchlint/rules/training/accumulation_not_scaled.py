@@ -13,11 +13,14 @@ import ast
 from collections.abc import Iterator
 
 from torchlint.claims import WrongGradient
-from torchlint.findings import Confidence, Severity
+from torchlint.findings import Confidence, Safety, Severity
+from torchlint.fixes import edits
+from torchlint.fixes.expressions import source_of
 from torchlint.model import Event, FileModel, Flow, Kind, training
-from torchlint.rule import Example, Hit, Meta
+from torchlint.rule import Example, Hit, Meta, Repair
 
-META = Meta("TL504", "accumulation-not-scaled", Severity.WARNING, stable=False, triggers=("backward",))
+META = Meta("TL504", "accumulation-not-scaled", Severity.WARNING, stable=False, fix=Safety.UNSAFE,
+            triggers=("backward",))
 CLAIM = WrongGradient()
 
 EXAMPLES = [
@@ -43,8 +46,7 @@ EXAMPLES = [
         accumulate = 4
         for i in range(4):
             loss = model(torch.ones(2, 3)).pow(2).mean()
-            loss = loss / accumulate
-            loss.backward()
+            (loss / accumulate).backward()
             if (i + 1) % accumulate == 0:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -107,6 +109,7 @@ def backwards(model: FileModel) -> Iterator[tuple[Event, Hit]]:
                 yield backward, Hit(
                     training.place_of(model, backward),
                     "micro-batches add up to a gradient that is too large; divide the loss by their number",
+                    divided(model, backward, guards),
                     confidence=min(Confidence.LIKELY, step.target.sure),
                 )
 
@@ -157,3 +160,16 @@ def scaled_somewhere(model: FileModel, loop: ast.AST) -> bool:
                 ):
                     return True
     return False
+
+
+def divided(model: FileModel, backward: Event, guards: list[ast.AST]) -> Repair | None:
+    """The loss over the number that the steps are counted by."""
+    place = training.place_of(model, backward)
+    counts = [node.right for guard in guards if isinstance(guard, ast.If) for node in ast.walk(guard.test)
+              if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
+    match place:
+        case ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute() | ast.Call() as loss)) if len(counts) == 1:
+            if model.owner(counts[0]) is model.owner(place):
+                text = f"({source_of(model, loss)} / {source_of(model, counts[0])})"
+                return edits.repair("Divide the loss", edits.replace(model, loss, text))
+    return None
