@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +18,33 @@ from runtime_check.inputs import InputGuesser
 from runtime_check.modules import CannotBuild, explain
 from runtime_check.repair import repairs
 from runtime_check.search import Failure, Search
-from runtime_check.specs import OMIT, Assignment, Const, Spec, Tensor
+from runtime_check.specs import OMIT, Assignment, Const, Made, Spec, Tensor
 from runtime_check.usage import source_tree
 
 PATIENCE = 8  # arguments that run forward but not backward, after which the fault is the Function's
 CONTEXTS = ("ctx", "context", "self", "cls", "c", "ct")
+
+
+#: Parameters that take groups of processes, and error texts of Functions that are not differentiable everywhere.
+GROUPS, MESHES = re.compile(r"(^|_)(group|pg)$"), re.compile(r"(^|_)mesh$")
+NO_GRADIENT = re.compile(r"gradients? (?:with respect to|w\.r\.t\.|for|of) ([\w ,`']+)")
+
+
+def process_group() -> Any:
+    """The default process group, of this process alone."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return dist.group.WORLD
+
+
+def device_mesh() -> Any:
+    """A mesh of this process alone."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    process_group()
+    return init_device_mesh("cpu", (1,))
 
 
 @dataclass(frozen=True)
@@ -68,6 +92,12 @@ class ArgumentGuesser(InputGuesser):
         return found
 
     def _required(self, asked: Asked) -> Iterator[Spec]:
+        if GROUPS.search(asked.name):
+            yield Made("a process group of one", process_group)
+        elif MESHES.search(asked.name):
+            yield Made("a device mesh of one", device_mesh)
+        elif asked.use.calls and not asked.use.is_tensor:
+            yield Made("nn.Identity()", torch.nn.Identity)
         if asked.name not in self.saved and self._is_plain(asked):
             yield from self._plain(asked)
         yield from super()._required(asked)
@@ -117,9 +147,18 @@ def examples(cls: Any, budget_s: float) -> Iterator[Example]:
     starts, candidates = guesser.starts()
 
     only_forward: list[Assignment] = []
+    constant: set[str] = set()  # arguments that the Function refuses to give a gradient
 
     def run(chosen: Assignment) -> Any:
-        value = cls.apply(*positional(chosen))
+        try:
+            value = cls.apply(*positional(chosen, constant))
+        except Exception as error:
+            refused = NO_GRADIENT.search(str(error))
+            named = set(re.findall(r"\w+", refused[1])) & {name for name, _ in chosen.items} if refused else set()
+            if not named - constant:
+                raise
+            constant.update(named)
+            value = cls.apply(*positional(chosen, constant))
         ends = [item for item in _tensors(value) if item.requires_grad]
         if ends and len(only_forward) < PATIENCE:
             only_forward.append(chosen)
@@ -137,16 +176,16 @@ def examples(cls: Any, budget_s: float) -> Iterator[Example]:
             break
         if found.operations > 1 and any(True for _ in _tensors(found.value)):
             chosen, none = found.arguments, False
-            yield Example(chosen.label, lambda chosen=chosen: positional(chosen), cls)  # type: ignore[misc]
+            yield Example(chosen.label, partial(positional, chosen, frozenset(constant)), cls)
     for chosen in only_forward[:2]:
         none = False
-        yield Example(chosen.label, lambda chosen=chosen: positional(chosen), cls)  # type: ignore[misc]
+        yield Example(chosen.label, partial(positional, chosen, frozenset(constant)), cls)
     if none:
         raise CannotBuild(explain(f"{cls.__name__}.apply", search.failure))
 
 
-def positional(chosen: Assignment) -> tuple[Any, ...]:
-    """The arguments of `apply`, which takes no names."""
+def positional(chosen: Assignment, constant: Set[str] = frozenset()) -> tuple[Any, ...]:
+    """The arguments of `apply`, which takes no names; those that are named constant require no gradient."""
     values: list[Any] = []
     for name, spec in chosen.items:
         if spec == OMIT:
@@ -154,6 +193,8 @@ def positional(chosen: Assignment) -> tuple[Any, ...]:
         made = spec.make()
         fixed = isinstance(spec, Tensor) and spec.kind == "fixed"
         given = made if name == chosen.spread else [made.double()] if fixed else differentiable((made,))
+        if name in constant:
+            given = [item.detach() if isinstance(item, torch.Tensor) else item for item in given]
         values.extend(given)
     return tuple(values)
 

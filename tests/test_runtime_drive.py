@@ -700,6 +700,38 @@ def test_functions_get_double_precision_leaves() -> None:
     assert torch.autograd.gradcheck(example.function.apply, example.arguments())
 
 
+def test_functions_get_groups_modules_and_constants() -> None:
+    text = dedent("""
+        import torch
+        import torch.distributed as dist
+        class Gather(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, group, layer):
+                ctx.save_for_backward(x)
+                parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+                dist.all_gather(parts, x, group=group)
+                return layer(torch.cat(parts))
+            @staticmethod
+            def backward(ctx, grad):
+                return grad, None, None
+        class Distance(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, scale):
+                if ctx.needs_input_grad[1]:
+                    raise RuntimeError("Distance cannot compute gradients with respect to scale")
+                ctx.save_for_backward(x, scale)
+                return x * scale.sum()
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * ctx.saved_tensors[1].sum(), None
+    """)
+    space = Namespace(text, "groups.py")
+    gathered = next(build_function_class(space, "Gather"))
+    assert gathered.call().requires_grad
+    x, scale = next(build_function_class(space, "Distance")).arguments()
+    assert x.requires_grad and not scale.requires_grad
+
+
 def test_a_function_whose_backward_fails_is_given_all_the_same() -> None:
     text = dedent("""
         import torch
