@@ -104,6 +104,57 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Trainer:
+            def __init__(self, net):
+                self.net = net
+                self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+                self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+            def clip(self):
+                nn.utils.clip_grad_norm_(self.net.parameters(), 0.1)  #!
+
+            def step(self, x):
+                self.opt.zero_grad()
+                self.scaler.scale(self.net(x).pow(2).mean()).backward()
+                self.clip()
+                self.scaler.step(self.opt)
+                self.scaler.update()
+
+
+        Trainer(nn.Linear(3, 1)).step(torch.ones(2, 3))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Trainer:
+            def __init__(self, net):
+                self.net = net
+                self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+                self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+            def clip(self):
+                self.scaler.unscale_(self.opt)
+                nn.utils.clip_grad_norm_(self.net.parameters(), 0.1)
+
+            def step(self, x):
+                self.opt.zero_grad()
+                self.scaler.scale(self.net(x).pow(2).mean()).backward()
+                self.clip()
+                self.scaler.step(self.opt)
+                self.scaler.update()
+
+
+        Trainer(nn.Linear(3, 1)).step(torch.ones(2, 3))
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -180,8 +231,16 @@ def unscale_first(model: FileModel, clip: Event, step: Event) -> Repair | None:
     """`scaler.unscale_(optimizer)` before the clip."""
     match training.place_of(model, step), training.place_of(model, clip):
         case ast.Call(func=ast.Attribute(value=scaler), args=[optimizer, *_]) as end, ast.Call() as call if (
-            model.owner(end) is model.owner(call)
+            model.owner(end) is model.owner(call) or all(seen_from(model, call, each) for each in (scaler, optimizer))
         ):
             text = f"{source_of(model, scaler)}.unscale_({source_of(model, optimizer)})"
             return edits.repair("Unscale first", edits.insert_before(model, model.statement(call), text))
     return None
+
+
+def seen_from(model: FileModel, place: ast.AST, expr: ast.expr) -> bool:
+    """Whether an attribute of the instance means the same in another method: `self.scaler`."""
+    here, there = model.function(place), model.function(expr)
+    return (here is not None and there is not None and here.cls is not None and here.cls is there.cls
+            and isinstance(expr, ast.Attribute) and isinstance(expr.value, ast.Name)
+            and expr.value.id == here.self_name == there.self_name)
