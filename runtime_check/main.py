@@ -120,6 +120,10 @@ def script_command(request: Request, words: str) -> int:
 
 def chosen(request: Request, path: str, line: int) -> tuple[Finding, Case]:
     """The one finding on a line of a file, and its case. ConfirmError if there is none, or more than one."""
+    if os.path.isdir(path):
+        raise ConfirmError(f"--script: {path} is a folder; name one file and line, such as {path.rstrip('/')}/net.py:8")
+    if not os.path.exists(path):
+        raise ConfirmError(f"--script: there is no file {path}")
     _, report = lint(request)
     wanted = os.path.realpath(path)
     here = [one for one in report.findings if os.path.realpath(one.path) == wanted]

@@ -174,3 +174,10 @@ def test_what_is_packed_is_complete_and_ours() -> None:
     assert {"runtime_check.child", "runtime_check.drive", "torchlint.claims"} <= set(names)
     assert not [name for name in names if name.startswith("torchlint.rules.")]
     assert len(packed("runtime_check.probes.not_registered")) < 150_000
+
+
+def test_a_folder_or_a_missing_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime_check.main.lint", lambda *args: pytest.fail("nothing need be checked for that"))
+    for place, words in ((tmp_path, "is a folder; name one file and line"), (tmp_path / "no.py", "there is no file")):
+        done = CliRunner().invoke(main, ["confirm", "--script", f"{place}:8:TL405"])
+        assert done.exit_code == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1
