@@ -98,7 +98,16 @@ def measure(bench: Bench, program: Program, way: Way) -> Sharing:
     """Runs a program and looks after each execution of the flagged statement."""
     sharing = Sharing(Run(way.label))
     targets = [stores(program.text, spot) for spot in program.spots]
-    sharing.run = bench.run(program, way, after=lambda frame, index: look(sharing, frame, targets[index]))
+
+    def returned(name: str, value: object) -> None:
+        # A `return` that is flagged itself stores nothing: what is in its value twice is shared.
+        if not any(targets):
+            mine = [p for p in pointers(value) if p]
+            sharing.stored = max(sharing.stored, len(mine))
+            sharing.shared |= {p for p in mine if mine.count(p) > 1}
+
+    sharing.run = bench.run(
+        program, way, after=lambda frame, index: look(sharing, frame, targets[index]), returned=returned)
     return sharing
 
 
