@@ -1,11 +1,12 @@
 """How much of real code the model understands: receivers of tensor-like methods, and bases of classes.
 
-    python tests/bench/model_coverage.py FOLDER... [--import PACKAGE=SYS_PATH]... [--sure N] [--seed S]
+    python tests/bench/model_coverage.py FOLDER... [--import PACKAGE=SYS_PATH]... [--sure N] [--any] [--seed S]
 
 For every folder: how many receivers of `.backward()`, `.step()`, `.zero_grad()`, `.detach()` and `.item()`
 have a kind, and how many bases of classes are resolved to a definition or a known outside class. With
 `--import` the package is imported in a process of its own, and "is it a Module" is compared with what Python
-says of each class. `--sure N` prints N random answers that the model calls sure, to be checked by hand.
+says of each class. `--sure N` prints N random answers that the model calls sure, to be checked by hand:
+receivers, or with `--any` whatever name, attribute, call, item or sum stands in the code.
 """
 from __future__ import annotations
 
@@ -24,9 +25,14 @@ HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parents[2]))
 
 from torchlint.files import read_source  # noqa: E402
-from torchlint.model import ClassInfo, Confidence, FileModel  # noqa: E402
+from torchlint.model import ClassInfo, Confidence, FileModel, Kind  # noqa: E402
 from torchlint.project import Project  # noqa: E402
 
+# What is known of these is no more than a literal or a name.
+PLAIN = {
+    Kind.FUNCTION, Kind.NAMESPACE, Kind.CLASS, Kind.STRING, Kind.NUMBER, Kind.NONE, Kind.UNKNOWN, Kind.SIZE,
+    Kind.DEVICE, Kind.DTYPE,
+}
 METHODS = ("backward", "step", "zero_grad", "detach", "item")
 # Objects with a `step` that train nothing: simulators, environments, profilers, progress.
 OTHER_STEPS = {"env", "envs", "prof", "profiler", "progress", "pbar", "game", "simulator", "venv", "eval_env"}
@@ -66,6 +72,7 @@ class Coverage:
     unresolved: Counter[str] = field(default_factory=Counter)
     unknown: list[str] = field(default_factory=list)
     sure: list[str] = field(default_factory=list)
+    any: list[str] = field(default_factory=list)
     modules: dict[str, bool] = field(default_factory=dict)
 
     @property
@@ -84,8 +91,8 @@ def python_files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.py") if ".git" not in path.parts)
 
 
-def measure(folder: Path) -> Coverage:
-    """Count over every file of a folder."""
+def measure(folder: Path, everything: bool = False) -> Coverage:
+    """Count over every file of a folder; with `everything`, all sure answers are collected."""
     found = Coverage()
     project = Project([folder])
     for path in python_files(folder):
@@ -96,6 +103,8 @@ def measure(folder: Path) -> Coverage:
         found.files += 1
         found.lines += len(model.source.lines)
         count_receivers(model, found, path.relative_to(folder))
+        if everything:
+            found.any.extend(sure_answers(model, path.relative_to(folder)))
         count_bases(model, found)
     return found
 
@@ -114,6 +123,17 @@ def count_receivers(model: FileModel, found: Coverage, path: Path) -> None:
                 found.unknown.append(spot)
             elif value.sure is Confidence.SURE:
                 found.sure.append(f"{spot} is {value.kind.value} {value.grad.value} {value.name}")
+
+
+def sure_answers(model: FileModel, path: Path) -> Iterator[str]:
+    """Every sure answer about an expression of a file that says more than a literal or a name."""
+    for node in model.nodes(ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.BinOp):
+        value = model.value(node)
+        stored = isinstance(getattr(node, "ctx", None), ast.Store)
+        if value.sure is Confidence.SURE and value.kind not in PLAIN and not stored and ast.unparse(node) != "self":
+            more = f"{value.grad.value} {value.role}" if value.is_tensor else ""
+            none = "or None" if value.optional else ""
+            yield f"{path}:{node.lineno} {ast.unparse(node)[:70]!r} is {value.kind.value} {more} {value.name} {none}"
 
 
 def is_other(receiver: ast.expr) -> bool:
@@ -160,6 +180,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--import", dest="imports", action="append", default=[], metavar="PACKAGE=SYS_PATH")
     parser.add_argument("--sure", type=int, default=0)
+    parser.add_argument("--any", action="store_true", help="--sure: of all expressions, not only of receivers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--unknown", type=int, default=0, help="print that many receivers without a kind")
     options = parser.parse_args()
@@ -168,7 +189,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     details, everything = [], []
     for folder in options.folders:
-        found = measure(folder)
+        found = measure(folder, options.any)
         package = next((name for name in imports if (folder / name).is_dir()), "")
         known, wrong = "", ""
         if package:
@@ -184,7 +205,7 @@ def main() -> None:
         pick = random.Random(options.seed)
         spots = pick.sample(found.unknown, min(options.unknown, len(found.unknown)))
         details += [f"  unknown {spot}" for spot in spots]
-        everything += [f"{name}/{spot}" for spot in found.sure]
+        everything += [f"{name}/{spot}" for spot in (found.any if options.any else found.sure)]
     print("\n" + "\n".join(details))
     if options.sure:
         chosen = random.Random(options.seed).sample(everything, min(options.sure, len(everything)))

@@ -81,7 +81,7 @@ def words_elsewhere(tree: ast.Module) -> set[str]:
             case ast.keyword(arg=str(name)):
                 found.add(name)
             case ast.Constant(value=str(text)):
-                found.update(text.replace(".", " ").replace("[", " ").replace("]", " ").split())
+                found.update(text.translate(str.maketrans(".,[]", "    ")).split())
             case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.ExceptHandler(name=str(name)):
                 found.add(name)
             case ast.Global(names=names) | ast.Nonlocal(names=names):

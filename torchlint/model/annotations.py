@@ -4,9 +4,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from torchlint.findings import Confidence
 from torchlint.model.classes import class_kind
-from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Kind, Value, join, join_all
+from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Kind, Value, join, join_all, promised
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
@@ -32,15 +31,6 @@ def annotation_value(model: FileModel, annotation: ast.expr) -> Value:
     """The value that an annotation promises, at most LIKELY: annotations are not enforced."""
     value = _annotated(model, annotation, annotation, 0)
     return promised(value)
-
-
-def promised(value: Value) -> Value:
-    """A value, and what it holds, as no more than likely."""
-    if not value.known:
-        return value
-    return value.but(
-        sure=min(value.sure, Confidence.LIKELY), item=None if value.item is None else promised(value.item),
-        elements=None if value.elements is None else tuple(promised(part) for part in value.elements))
 
 
 def _annotated(model: FileModel, expr: ast.expr, at: ast.AST, depth: int) -> Value:

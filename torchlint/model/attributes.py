@@ -108,6 +108,8 @@ def _attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
         return Value(ident=(base.ident, name))
     if base.kind is Kind.TUPLE:  # `x.max(dim=1).values`
         return base.field(name) or UNKNOWN
+    if base.name in ("numpy.finfo", "numpy.iinfo"):
+        return STRING if name == "dtype" else NUMBER
     if base.kind is Kind.NDARRAY:
         return {"shape": Value(Kind.SIZE), "ndim": NUMBER, "size": NUMBER, "T": base}.get(name, UNKNOWN)
     if base.kind is Kind.DEVICE:

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from torchlint.model.autograd import apply_calls
-from torchlint.model.values import Kind
+from torchlint.model.values import UNKNOWN, Kind, Value, join_all, promised
 
 if TYPE_CHECKING:
     from torchlint.model.functions import FunctionInfo
@@ -51,3 +51,19 @@ def _fits(info: FunctionInfo, receiver: ast.expr) -> bool:
     """Whether an object's method of the function's name is the function."""
     value = info.model.value(receiver)
     return value.cls is not None and info.cls is not None and value.cls.method(info.name) is info
+
+
+def parametrised(info: FunctionInfo, arg: ast.arg) -> Value:
+    """What `@pytest.mark.parametrize` passes for a parameter of a test: any of its rows."""
+    for decorator, name in zip(getattr(info.node, "decorator_list", ()), info.decorators, strict=True):
+        match decorator:
+            case ast.Call(args=[ast.Constant(value=str(names)), rows, *_]) if name == "pytest.mark.parametrize":
+                words = [word.strip() for word in names.split(",")]
+                if arg.arg in words:
+                    given = info.model.value(rows)
+                    members = list(given.elements) if given.elements is not None else [given.item or UNKNOWN]
+                    if len(words) > 1:
+                        position = words.index(arg.arg)
+                        members = [(row.elements or (UNKNOWN,) * len(words))[position] for row in members]
+                    return promised(join_all(members))
+    return UNKNOWN

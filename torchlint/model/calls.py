@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torchlint import knowledge
@@ -181,7 +182,10 @@ def inline(
         flow = followed(run, func, env, grad)
     for event in flow.events:
         if is_heard(run, event):
-            run.flow.events.append(lifted_event(run, event, node, flow))
+            heard = lifted_event(run, event, node, flow)
+            if receiver is not None and func.params and event.target.ident is func.params[0]:
+                heard = replace(heard, target=receiver)  # what the method does to `self`, it does to the receiver
+            run.flow.events.append(heard)
     containers.hand_back(run, func, env, flow)
     if shares:
         for key, value in flow.end.items():

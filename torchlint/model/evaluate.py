@@ -18,6 +18,7 @@ from torchlint.model.values import (
     Kind,
     Value,
     join_all,
+    literal,
     unsure,
 )
 
@@ -62,14 +63,7 @@ def _name(run: Run, node: ast.Name) -> Value:
 
 
 def _constant(run: Run, node: ast.Constant) -> Value:
-    match node.value:
-        case None:
-            return NONE
-        case str():
-            return Value(Kind.STRING, const=node.value)
-        case bool() | int() | float() | complex():
-            return Value(Kind.NUMBER, const=node.value)
-    return UNKNOWN
+    return literal(node)
 
 
 def _binary(run: Run, node: ast.BinOp) -> Value:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torchlint import knowledge
@@ -12,8 +11,8 @@ from torchlint.findings import Confidence
 from torchlint.model import callers
 from torchlint.model.duck import duck_kind, makes_module, tensor_names
 from torchlint.model.replaced import rebound_names
-from torchlint.model.tree import FUNCTIONS, children
-from torchlint.model.values import UNKNOWN, Grad, Kind, Value, join_all
+from torchlint.model.tree import FUNCTIONS, attribute_targets, children
+from torchlint.model.values import UNKNOWN, Grad, Kind, Value, join_all, literal
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
@@ -172,13 +171,13 @@ class FunctionInfo:
             match node:
                 case ast.Assign(targets=targets, value=value):
                     for target in targets:
-                        found.extend(_stores(node, target, value))
+                        found.extend(attribute_targets(node, target, value))
                 case ast.AnnAssign(target=ast.Attribute() as target):
                     found.append((node, target, node.value))
                 case ast.AugAssign(target=ast.Attribute() as target):
                     found.append((node, target, None))
                 case ast.For(target=target) | ast.AsyncFor(target=target):
-                    found.extend((node, t, None) for _, t, _ in _stores(node, target, None))
+                    found.extend((node, t, None) for _, t, _ in attribute_targets(node, target, None))
                 case ast.withitem(optional_vars=ast.Attribute() as target):
                     found.append((node, target, None))
         return found
@@ -261,6 +260,9 @@ class FunctionInfo:
         passed = self._passed(arg)
         if passed.known:
             return self._as_parameter(passed.but(sure=min(passed.sure, Confidence.LIKELY)), arg)
+        tried = callers.parametrised(self, arg)
+        if tried.known:
+            return self._as_parameter(tried, arg)
         used = self.used_as(arg.arg)
         if used is Kind.UNKNOWN and self.is_applied and arg.arg in tensor_names(self.own_nodes):
             used = Kind.TENSOR
@@ -353,6 +355,8 @@ class FunctionInfo:
     def default_of(self, arg: ast.arg) -> Value | None:
         """The value of a parameter's default; None if it has none."""
         expr = self.default_expr(arg)
+        if isinstance(expr, ast.Constant):
+            return literal(expr)  # whatever is being analysed
         return None if expr is None else self.model.value(expr)
 
     def default_expr(self, arg: ast.arg) -> ast.expr | None:
@@ -426,20 +430,6 @@ def runs_without_grad(bases: tuple[str, ...], method: str) -> bool:
         and "framework_steps" in info.flags
         for base in bases
     )
-
-
-def _stores(
-    stmt: ast.AST, target: ast.AST, value: ast.expr | None
-) -> Iterator[tuple[ast.AST, ast.Attribute, ast.expr | None]]:
-    match target:
-        case ast.Attribute():
-            yield stmt, target, value
-        case ast.Tuple(elts=elts) | ast.List(elts=elts):
-            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(elts) else None
-            for position, elt in enumerate(elts):
-                yield from _stores(stmt, elt, parts[position] if parts else None)
-        case ast.Starred(value=inner):
-            yield from _stores(stmt, inner, None)
 
 
 def _moved(expr: ast.expr) -> ast.expr:

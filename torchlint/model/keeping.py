@@ -43,7 +43,8 @@ def stores(model: FileModel, function: ast.AST) -> Iterator[Store]:
                     yield from _store(model, event, event.path)
             case "store_attr" if event.value.carried or _adds_to_itself(model, event.node):
                 yield from _store(model, event, event.path)
-    for assign in model.nodes(ast.Assign):
+    whole = function is model.tree
+    for assign in model.nodes(ast.Assign) if whole else model.function_info(function).own_nodes:
         match assign:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp() | ast.Call() | ast.IfExp(body=ast.BinOp())
                             | ast.IfExp(orelse=ast.BinOp()) as made):

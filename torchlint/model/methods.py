@@ -108,7 +108,7 @@ def module_method(
         return Value(Kind.CONTEXT, name="no_sync", bound=base)
     if name in ("append", "extend", "insert", "add_module", "register_module", "register_buffer", "register_parameter"):
         run.event("register", node, base, args=tuple(args), name=name)
-        return base
+        return base if name in ("append", "extend") else NONE
     if name in ("items", "values", "keys") and base.name == "torch.nn.ModuleDict":
         member = base.item or Value(Kind.MODULE, ident=(base.ident, "item"))
         pair = Value(Kind.TUPLE, elements=(STRING, member))
@@ -268,7 +268,9 @@ def class_method(
         return None
     if base.cls is not None:
         return base.cls.instance(ident=node, site=node)
-    return Value(Kind.MODULE, name=base.name, ident=node, site=node)
+    freeze = keywords.get("freeze", args[1] if len(args) > 1 else UNKNOWN)
+    frozen = base.name.startswith("torch.nn.Embedding") and freeze.const is not False  # the default there
+    return Value(Kind.MODULE, name=base.name, ident=node, site=node, facts=frozenset({"frozen"} if frozen else ()))
 
 
 # -- by the method's name alone ---------------------------------------------------------------

@@ -100,6 +100,9 @@ def module_instance(value: Value, node: ast.Call, args: list[Value], keywords: K
     pair = keywords.get("return_indices", UNKNOWN if "**" in keywords and "MaxPool" in value.name else None)
     if pair is not None and pair.const is not False:
         return value.but(facts=frozenset({"pair" if pair.const is True else "maybe_pair"}))
+    affine = keywords.get("affine", keywords.get("elementwise_affine"))
+    if affine is not None and affine.const is not True:
+        return value.but(facts=frozenset({"frozen"}))  # it may have no parameters at all
     if value.name == "torch.nn.Sequential":
         if any(isinstance(arg, ast.Starred) for arg in node.args):
             return value.but(item=args[0] if args else None)
@@ -142,7 +145,7 @@ def outcome(run: Run, node: ast.AST, module: Value, args: list[Value], keywords:
             result = calls.inline(run, node, forward, module, args, keywords)
             if is_replaced(module.cls, "forward"):
                 result = unsure(result)
-            return frozen(result, module) if result.known else output(run, node, module)
+            return less_attached(result, module) if result.known else output(run, node, module)
         base = next((b for b in module.cls.outside if knowledge.module_class(b) is not None), "")
         if base and base != "torch.nn.Module":
             value = torch_module(run, node, module.but(name=base, cls=None), args, keywords)
@@ -154,7 +157,7 @@ def outcome(run: Run, node: ast.AST, module: Value, args: list[Value], keywords:
     return output(run, node, module)
 
 
-def frozen(value: Value, module: Value) -> Value:
+def less_attached(value: Value, module: Value) -> Value:
     """What a module gives whose parameters were frozen: a graph only if its input has one."""
     if "frozen" in module.facts and value.attached:
         return value.but(grad=Grad.UNKNOWN)
@@ -181,15 +184,16 @@ def torch_module(run: Run, node: ast.AST, module: Value, args: list[Value], keyw
     if info.kind == "container" and tail in ("ModuleList", "ModuleDict", "ParameterList", "ParameterDict"):
         return UNKNOWN
     grad = tensors.grad_of(run, operands)
+    sure = tensors.trust_in_grad(run, grad, operands)
     if tail == "Identity" and args and not args[0].is_tensor:
         return args[0]
-    if info.has_parameters and run.grad is not False:
-        own = Grad.YES if run.grad and "frozen" not in module.facts else Grad.UNKNOWN
-        grad = own if grad is not Grad.YES else grad
+    frozen = "frozen" in module.facts
+    if info.has_parameters and run.grad is not False and not (frozen and grad is Grad.YES):
+        grad, sure = Grad.YES if run.grad and not frozen else Grad.UNKNOWN, Confidence.SURE
     elif not info.built and run.grad is not False and grad is Grad.NO:
-        grad = Grad.UNKNOWN  # whether it has parameters is not known
-    value = tensors.result(run, node, operands, name=module.name, grad=grad).but(
-        sure=Confidence.SURE, source=module.ident
+        grad, sure = Grad.UNKNOWN, Confidence.SURE  # whether it has parameters is not known
+    value = tensors.result(run, node, operands, name=module.name, grad=grad, data=()).but(
+        sure=sure, source=module.ident
     )
     if info.kind == "loss":
         value = value.but(facts=value.facts | {"loss"})
@@ -245,6 +249,11 @@ def _parameter(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) 
         bound=data if data.known else None,
         facts=facts,
     )
+
+
+def _uninitialised(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
+    value = _parameter(run, node, [UNKNOWN, *args[:1]], keywords)
+    return value.but(name="torch.nn.UninitializedParameter")
 
 
 def _buffer(run: Run, node: ast.Call, args: list[Value], keywords: Keywords) -> Value:
@@ -303,6 +312,8 @@ def _plain(value: Value) -> Constructor:
 CONSTRUCTORS: dict[str, Constructor] = {
     "torch.nn.Parameter": _parameter,
     "torch.nn.Buffer": _buffer,
+    "torch.nn.UninitializedParameter": _uninitialised,
+    "torch.nn.UninitializedBuffer": _buffer,
     "collections.deque": _deque,
     "builtins.list": _of(Kind.LIST),
     "builtins.tuple": _of(Kind.TUPLE),

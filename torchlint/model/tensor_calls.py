@@ -120,7 +120,8 @@ def factory(run: Run, node: ast.Call, dotted: str, args: list[Value], keywords: 
         source = args[0] if args else keywords.get("data", UNKNOWN)
         if source.is_tensor:
             return source.but(ident=node, site=node, name=dotted)
-        return value.but(facts=frozenset({"numpy_shared"}), grad=value.grad if source.known else Grad.UNKNOWN)
+        known = source.known or dotted == "torch.from_numpy"  # where it may be a tensor, that may have a graph
+        return value.but(facts=frozenset({"numpy_shared"}), grad=value.grad if known else Grad.UNKNOWN)
     if dotted.endswith("_like") and args:
         return value.but(sure=trust(args[0]))
     return value

@@ -189,6 +189,17 @@ def grad_of(run: Run, operands: Iterable[Value]) -> Grad:
     return Grad.UNKNOWN if Grad.UNKNOWN in states else Grad.NO
 
 
+def trust_in_grad(run: Run, state: Grad, operands: Iterable[Value]) -> Confidence:
+    """How sure it is that an operation's result has a graph, or has none, from what its operands are."""
+    if run.grad is False or state is Grad.UNKNOWN:
+        return Confidence.SURE
+    parts = [part for v in operands for part in (v.parts() if v.kind in (Kind.LIST, Kind.TUPLE) else [v])]
+    if state is Grad.NO:
+        return min((part.sure for part in parts if part.is_tensor), default=Confidence.SURE)
+    attached = [part.sure if part.is_tensor else Confidence.LIKELY for part in parts if part.grad is Grad.YES]
+    return max(attached, default=Confidence.LIKELY)
+
+
 def carried_by(operands: Iterable[Value]) -> frozenset[ast.AST]:
     """Loops whose earlier iterations are part of the operands' graphs."""
     found: frozenset[ast.AST] = frozenset()
@@ -225,9 +236,10 @@ def result(run: Run, node: ast.AST, operands: tuple[Value, ...], *, name: str, g
     facts = frozenset(fact for v in operands for fact in v.facts if fact in INHERITED)
     if any(not v.known for v in (operands if data is None else data)):
         facts |= {"maybe_overloaded"}  # a lazy matrix, a dict of tensors
+    sure = sureness(operands if data is None else data)
     return Value(
         Kind.TENSOR,
-        sure=sureness(operands if data is None else data),
+        sure=sure if grad is not None else min(sure, trust_in_grad(run, state, operands)),
         name=name,
         ident=node,
         storage=node,

@@ -218,3 +218,18 @@ def is_type_checking(test: ast.expr) -> bool:
         case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
             return True
     return False
+
+
+def attribute_targets(
+    stmt: ast.AST, target: ast.AST, value: ast.expr | None
+) -> Iterator[tuple[ast.AST, ast.Attribute, ast.expr | None]]:
+    """The attributes that a target binds, each with the value if that is spelled."""
+    match target:
+        case ast.Attribute():
+            yield stmt, target, value
+        case ast.Tuple(elts=elts) | ast.List(elts=elts):
+            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(elts) else None
+            for position, elt in enumerate(elts):
+                yield from attribute_targets(stmt, elt, parts[position] if parts else None)
+        case ast.Starred(value=inner):
+            yield from attribute_targets(stmt, inner, None)

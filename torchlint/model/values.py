@@ -185,6 +185,27 @@ NUMBER = Value(Kind.NUMBER)
 STRING = Value(Kind.STRING)
 
 
+def promised(value: Value) -> Value:
+    """A value, and what it holds, as no more than likely."""
+    if not value.known:
+        return value
+    return value.but(
+        sure=min(value.sure, Confidence.LIKELY), item=None if value.item is None else promised(value.item),
+        elements=None if value.elements is None else tuple(promised(part) for part in value.elements))
+
+
+def literal(node: ast.Constant) -> Value:
+    """The value of a literal."""
+    match node.value:
+        case None:
+            return NONE
+        case str():
+            return Value(Kind.STRING, const=node.value)
+        case bool() | int() | float() | complex():
+            return Value(Kind.NUMBER, const=node.value)
+    return UNKNOWN
+
+
 def unsure(value: Value) -> Value:
     """A value as no more than likely."""
     return value.but(sure=min(value.sure, Confidence.LIKELY)) if value.known else value
@@ -194,10 +215,11 @@ def join(left: Value, right: Value) -> Value:
     """What is known when either of two values may be the case."""
     if left is right or left == right:
         return left
-    if left.kind is Kind.NONE and right.kind is not Kind.NONE:
-        return right if right.optional else right.but(optional=True)
-    if right.kind is Kind.NONE and left.kind is not Kind.NONE:
-        return left if left.optional else left.but(optional=True)
+    if (left.kind is Kind.NONE) is not (right.kind is Kind.NONE):
+        none, other = (left, right) if left.kind is Kind.NONE else (right, left)
+        if other.optional and other.sure <= none.sure:
+            return other
+        return other.but(optional=True, sure=min(none.sure, other.sure))
     numbers = {Kind.NUMBER, Kind.TENSOR}
     if left.kind is not right.kind:
         if {left.kind, right.kind} == {Kind.UNKNOWN, Kind.TENSOR}:
@@ -211,15 +233,20 @@ def join(left: Value, right: Value) -> Value:
             tensor = left if left.is_tensor else right
             return tensor.but(facts=tensor.facts | {"maybe_number"}, sure=min(tensor.sure, Confidence.LIKELY))
         return UNKNOWN
+    cls = left.cls
+    sure = min(left.sure, right.sure)
+    if cls is not right.cls:
+        cls = common_class(left, right)
+        sure = sure if cls is None else min(sure, Confidence.LIKELY)
     return Value(
         kind=left.kind,
-        sure=min(left.sure, right.sure),
-        name=left.name if left.name == right.name else _common_base(left, right),
+        sure=sure,
+        name=left.name if left.name == right.name else cls.dotted if cls is not None else _common_base(left, right),
         ident=left.ident if left.ident == right.ident else None,
         grad=left.grad if left.grad is right.grad else Grad.UNKNOWN,
         role=left.role if left.role == right.role else "",
         site=left.site if left.site is right.site else None,
-        cls=left.cls if left.cls is right.cls else None,
+        cls=cls,
         func=left.func if left.func is right.func else None,
         bound=left.bound if left.bound == right.bound else None,
         elements=join_elements(left.elements, right.elements),
@@ -243,6 +270,13 @@ def _common_base(left: Value, right: Value) -> str:
     """What two optimizer classes of torch have in common, of which a program takes one by name; "" for others."""
     both = left.kind is Kind.CLASS and all(name.rpartition(".")[0] == OPTIMIZERS for name in (left.name, right.name))
     return f"{OPTIMIZERS}.Optimizer" if both else ""
+
+
+def common_class(left: Value, right: Value) -> ClassInfo | None:
+    """The nearest project class that two objects, or two classes, both are."""
+    if left.cls is None or right.cls is None or left.kind not in (Kind.CLASS, Kind.INSTANCE):
+        return None
+    return next((cls for cls in left.cls.project_mro if cls in right.cls.mro), None)
 
 
 def join_elements(
