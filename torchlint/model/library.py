@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torchlint.findings import Confidence
-from torchlint.model import calls, tensors
+from torchlint.model import calls, distributions, tensors
 from torchlint.model.contexts import literal_bool
 from torchlint.model.values import NONE, NUMBER, OPTIMIZERS, STRING, UNKNOWN, Grad, Kind, Value, join_all
 
@@ -52,6 +52,8 @@ def call(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywo
         return Value(Kind.WORK, ident=node, site=node, optional=True)
     if name.startswith("torch.nn.init.") and name.endswith("_") and args and args[0].is_tensor:
         return initialise(run, node, name, args[0])
+    if name.startswith(distributions.PACKAGE):
+        return distributions.call(run, node, name, args, keywords)
     if makes_model(name):
         return Value(Kind.MODULE, name=name, ident=node, site=node)
     if name.startswith("numpy."):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
-from torchlint.model import calls, data_methods, modules, tensor_calls, tensors
+from torchlint.model import calls, data_methods, distributions, modules, tensor_calls, tensors
 from torchlint.model.duck import makes_module
 from torchlint.model.values import CONTAINERS, NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value
 
@@ -430,4 +430,5 @@ BY_KIND: dict[Kind, Method] = {
     Kind.NDARRAY: data_methods.array_method,
     Kind.RNG: data_methods.random_method,
     Kind.CLASS: class_method,
+    Kind.INSTANCE: distributions.method,
 }
