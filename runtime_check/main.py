@@ -19,6 +19,7 @@ from torchlint.commands.check import Choices
 from torchlint.config import Options
 from torchlint.engine import roots
 from torchlint.findings import Finding
+from torchlint.notebooks import in_source
 from torchlint.output import fail, put, say
 from torchlint.report import wants_colour
 from torchlint.results import Report
@@ -268,7 +269,7 @@ def plan(report: Report, findings: list[Finding], request: Request) -> list[Case
             continue
         cases.append(
             from_finding(
-                finding,
+                in_source(finding, source),
                 claim,
                 source.text,
                 key,

@@ -79,3 +79,16 @@ def test_what_is_no_notebook_is_said(tmp_path: Path, text: str, message: str) ->
 def test_an_empty_notebook_and_one_without_torch_are_clean(tmp_path: Path) -> None:
     assert not found(notebook(tmp_path / "a.ipynb"))
     assert not found(notebook(tmp_path / "b.ipynb", "", "x = 1"))
+
+
+def test_confirm_runs_the_cells_as_one_program(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from click.testing import CliRunner
+
+    from torchlint.cli import main
+
+    used = "def f():\n    with torch.no_grad:\n        return x\nf()"
+    path = notebook(tmp_path / "a.ipynb", "import torch\nx = torch.ones(2)", used)
+    run = CliRunner().invoke(main, ["confirm", str(path), "--isolated", "--no-cache"])
+    assert "a.ipynb:cell 2:2:10: TL211 grad-mode-misuse: confirmed" in run.output, run.output
+    assert "line 4 raises TypeError" in run.output

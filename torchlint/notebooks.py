@@ -67,3 +67,11 @@ def by_cell(findings: Iterable[Finding], source: Source) -> Iterator[Finding]:
         span = finding.span
         moved = Span(span.line - first, span.column, span.end_line - first, span.end_column)
         yield replace(finding, span=moved, cell=number, fix=None)
+
+
+def in_source(finding: Finding, source: Source) -> Finding:
+    """A finding in a cell with its lines in the source of the whole notebook; any other one as it is."""
+    if finding.cell is None or not source.cells:
+        return finding
+    first, span = source.cells[finding.cell - 1], finding.span
+    return replace(finding, span=Span(span.line + first, span.column, span.end_line + first, span.end_column))

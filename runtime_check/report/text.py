@@ -33,7 +33,8 @@ def block(result: Result, colour: bool) -> str:
     if colour:
         colours = HARMLESS if result.claim == "Equivalent" else COLOURS
         word = f"\x1b[1;{colours[outcome.verdict]}m{word}\x1b[0m"
-    place = f"{visible(finding.path)}:{finding.span.line}:{finding.span.column}"
+    cell = "" if finding.cell is None else f"cell {finding.cell}:"
+    place = f"{visible(finding.path)}:{cell}{finding.span.line}:{finding.span.column}"
     lines = [f"{place}: {finding.code} {finding.name}: {word}", f"    {visible(outcome.why)}"]
     lines += [f"      {visible(row)}" for row in rows_of(outcome)]
     if outcome.how:
