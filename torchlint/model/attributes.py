@@ -104,7 +104,7 @@ def _attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
         return Value(Kind.DATASET if name == "dataset" else Kind.SAMPLER, ident=(base.ident, name))
     if base.kind is Kind.CTX:
         if name == "saved_tensors":
-            return Value(Kind.TUPLE, item=Value(Kind.TENSOR, grad=Grad.NO, ident=node, storage=node), ident=node)
+            return Value(Kind.TUPLE, item=saved_tensor(run, node), ident=node)
         return Value(ident=(base.ident, name))
     if base.kind is Kind.TUPLE:  # `x.max(dim=1).values`
         return base.field(name) or UNKNOWN
@@ -296,3 +296,12 @@ def batch_tensor(at: ast.AST) -> Value:
 
 
 __all__ = ["NONE", "attribute", "dataset_item", "free_name", "named", "store_attribute", "submodule_item"]
+
+
+def saved_tensor(run: Run, node: ast.Attribute) -> Value:
+    """A member of `ctx.saved_tensors`: a saved input requires grad as before, and None may have been saved."""
+    from torchlint.model.saving import may_save_none
+
+    cls = run.owner.cls
+    optional = cls is not None and may_save_none(cls)
+    return Value(Kind.TENSOR, ident=node, storage=node, optional=optional)

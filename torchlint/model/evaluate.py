@@ -347,19 +347,33 @@ def store_item(run: Run, target: ast.Subscript, base: Value, value: Value) -> No
 
 
 def unpacked(run: Run, value: Value, elts: list[ast.expr], at: ast.AST) -> list[Value]:
-    """The parts of a value that is unpacked into targets."""
-    starred = any(isinstance(elt, ast.Starred) for elt in elts)
-    if value.elements is not None and len(value.elements) == len(elts) and not starred:
-        return list(value.elements)
-    if starred and value.elements is not None:
-        return [
-            UNKNOWN if isinstance(elt, ast.Starred) else value.elements[i] if i < len(value.elements) else UNKNOWN
-            for i, elt in enumerate(elts)
-        ]
-    if value.kind is Kind.SIZE:
-        return [NUMBER] * len(elts)
-    item = item_of(run, value, at)
-    return [item] * len(elts)
+    """The parts of a value that is unpacked into targets; no surer than the value is."""
+    parts = _parts(run, value, elts, at)
+    return [unsure(part) for part in parts] if value.known and value.sure is not Confidence.SURE else parts
+
+
+def _parts(run: Run, value: Value, elts: list[ast.expr], at: ast.AST) -> list[Value]:
+    star = next((i for i, elt in enumerate(elts) if isinstance(elt, ast.Starred)), None)
+    known = value.elements
+    if known is not None and star is None and len(known) == len(elts):
+        return list(known)
+    if known is not None and star is not None and len(known) >= len(elts) - 1:
+        end = len(known) - (len(elts) - 1 - star)
+        rest = Value(Kind.LIST, elements=known[star:end], ident=elts[star], site=elts[star])
+        return [*known[:star], rest, *known[end:]]
+    item = NUMBER if value.kind is Kind.SIZE else item_of(run, value, at)
+    parts = [_at_position(item, i) for i in range(len(elts))]
+    if star is not None:  # `first, *rest = ...`: whatever is unpacked, a list
+        parts[star] = Value(Kind.LIST, item=item if item.known else None, ident=elts[star], site=elts[star])
+    return parts
+
+
+def _at_position(item: Value, position: int) -> Value:
+    """One of several items: not the same object as its neighbours; views of one tensor still share its storage."""
+    if item.ident is None:
+        return item
+    ident = (item.ident, position)
+    return item.but(ident=ident, storage=ident if item.storage == item.ident else item.storage)
 
 
 def item_of(run: Run, value: Value, at: ast.AST) -> Value:

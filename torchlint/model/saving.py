@@ -59,6 +59,20 @@ def saved_by(cls: ClassInfo) -> Saving:
     return Saving(tuple(calls), {len(call.args) for call in calls} or {0})
 
 
+def may_save_none(cls: ClassInfo) -> bool:
+    """Whether something that is saved is None by default: `forward(ctx, x, bias=None)`."""
+    forward = cls.method("forward")
+    if forward is None:
+        return False
+    args = forward.args
+    positional = [*args.posonlyargs, *args.args]
+    given = [*zip(positional[len(positional) - len(args.defaults) :], args.defaults, strict=True),
+             *zip(args.kwonlyargs, args.kw_defaults, strict=True)]
+    names = {arg.arg for arg, value in given if isinstance(value, ast.Constant) and value.value is None}
+    saved = [arg for call in saved_by(cls).calls for arg in call.args] if names else []
+    return any(isinstance(arg, ast.Name) and arg.id in names for arg in saved)
+
+
 def is_method_of(call: ast.Call, owner: str, name: str) -> bool:
     """`owner.name(...)`."""
     match call.func:
