@@ -37,7 +37,10 @@ EXAMPLES = [
                 super().__init__()
                 self.layer = nn.Linear(size, size)
                 self.scale = torch.ones(size, requires_grad=True)  #!
-                self.shift = torch.zeros(size).requires_grad_()  #!
+                if size > 1:
+                    self.shift = torch.zeros(size).requires_grad_()  #!
+                else:
+                    self.shift = None
 
             def forward(self, x):
                 return self.layer(x) * self.scale + self.shift
@@ -55,7 +58,10 @@ EXAMPLES = [
                 super().__init__()
                 self.layer = nn.Linear(size, size)
                 self.scale = nn.Parameter(torch.ones(size))
-                self.shift = nn.Parameter(torch.zeros(size))
+                if size > 1:
+                    self.shift = nn.Parameter(torch.zeros(size))
+                else:
+                    self.shift = None
 
             def forward(self, x):
                 return self.layer(x) * self.scale + self.shift
@@ -154,6 +160,46 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Agent(nn.Module):
+            def __init__(self, device="cpu"):
+                super().__init__()
+                self.actor = nn.Linear(2, 2)
+                self.log_alpha = torch.zeros(1, requires_grad=True)  #!
+                self.optimizer = torch.optim.Adam([self.log_alpha], lr=1e-3)
+                self.log_alpha = self.log_alpha.to(device)  #!
+
+            def forward(self, x):
+                return self.log_alpha.exp() * self.actor(x)
+
+
+        print(len(list(Agent().parameters())))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Agent(nn.Module):
+            def __init__(self, device="cpu"):
+                super().__init__()
+                self.actor = nn.Linear(2, 2)
+                self.log_alpha = nn.Parameter(torch.zeros(1, device=device))
+                self.optimizer = torch.optim.Adam([self.log_alpha], lr=1e-3)
+
+            def forward(self, x):
+                return self.log_alpha.exp() * self.actor(x)
+
+
+        print(len(list(Agent().parameters())))
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -212,27 +258,48 @@ def attributes(
     stores: list[tuple[FunctionInfo | None, ast.AST, ast.expr | None]], building: set[str],
 ) -> Iterator[Hit]:
     """The stores of one attribute that leave a trainable tensor in it."""
-    values = [(method, stmt, expr, model.value(expr)) for method, stmt, expr in stores if expr is not None]
-    if any(value.role in ("parameter", "buffer") or value.kind is Kind.MODULE for *_, value in values):
+    written = [(method, stmt, expr, model.value(expr)) for method, stmt, expr in stores
+               if expr is not None and not (isinstance(expr, ast.Constant) and expr.value is None)]
+    if any(value.role in ("parameter", "buffer") or value.kind is Kind.MODULE for *_, value in written):
         return
+    values = [(method, stmt, expr, kept(model, name, method, value)) for method, stmt, expr, value in written]
+    wrap = all(becomes_parameter(model, expr, value) for *_, expr, value in values)
     for method, stmt, expr, value in values:
         if isinstance(stmt, ast.Call) or comment_says(cls, stmt, ON_PURPOSE):
             continue
-        if method is not None and not is_trainable(value):
-            value = model.flow(method.node).end.get(f"{method.self_name}.{name}", value)
         if not is_trainable(value) and not is_trainable(model.value(unconverted(expr))):
             continue
         if method is None or method.name in building:
-            yield hit(model, stmt, name, value.sure, expr)
+            yield hit(model, stmt, name, value.sure, expr, wrap=wrap)
 
 
-def hit(model: FileModel, stmt: ast.AST, name: str, sure: Confidence, value: ast.expr | None) -> Hit:
+def kept(model: FileModel, name: str, method: FunctionInfo | None, value: Value) -> Value:
+    """What is stored, or what the method has made of it at its end if only that is trainable."""
+    if method is None or is_trainable(value):
+        return value
+    end = model.flow(method.node).end.get(f"{method.self_name}.{name}", value)
+    return end if is_trainable(end) else value
+
+
+def becomes_parameter(model: FileModel, expr: ast.expr, value: Value) -> bool:
+    """Whether an attribute may still be stored like this once it is registered as a Parameter.
+
+    A module refuses any other tensor under that name. `Parameter(self.x.to(device))` is one more Parameter, which
+    an optimizer that got the first does not know.
+    """
+    made = unconverted(expr)
+    return isinstance(made, ast.Call) and (is_trainable(value) or is_trainable(model.value(made)))
+
+
+def hit(
+    model: FileModel, stmt: ast.AST, name: str, sure: Confidence, value: ast.expr | None, *, wrap: bool = False,
+) -> Hit:
     """The finding for one attribute (`value` is the stored tensor); weaker if an optimizer gets it by hand."""
     by_hand = given_to_optimizer(model, name)
     cost = "saved or moved" if by_hand else "registered, so not trained"
     use = "nn.Parameter" if value is not None else "nn.ParameterList or ParameterDict"
     told = f"trainable `self.{name}` is not {cost}; use {use}"
-    return Hit(stmt, told, tensor_to_parameter(model, value) if value is not None and written(value) else None,
+    return Hit(stmt, told, tensor_to_parameter(model, value) if wrap and value is not None else None,
                severity=Severity.WARNING if by_hand else Severity.ERROR, confidence=sure)
 
 
@@ -250,11 +317,6 @@ def unconverted(expr: ast.expr) -> ast.expr:
         case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in CONVERSIONS:
             return unconverted(inner)
     return expr
-
-
-def written(value: ast.expr) -> bool:
-    """Whether the tensor is made in the expression itself, so that the expression can be wrapped."""
-    return isinstance(value, ast.Call)
 
 
 def given_to_optimizer(model: FileModel, name: str) -> bool:
