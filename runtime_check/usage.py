@@ -87,6 +87,8 @@ class Indexed:
                     self.loads.setdefault(name, []).append(node)
                 case ast.Attribute(value=ast.Name(id="self"), attr=attr, ctx=ast.Load()):
                     self.loads.setdefault(f"self.{attr}", []).append(node)
+        for found in self.loads.values():  # as they stand in the text, however deep: inputs are made in this order
+            found.sort(key=lambda node: (node.lineno, node.col_offset))
 
 
 _files: dict[str, tuple[list[str], dict[tuple[str, int], ast.AST]]] = {}

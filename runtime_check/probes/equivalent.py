@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import torch
-
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import values
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
@@ -39,7 +37,7 @@ def random_state(into: list[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        into.append(hash(bytes(torch.get_rng_state().tolist())))  # without numpy, which need not be there
+        into.append(values.drawn())
 
 
 def measure(bench: Bench, program: Program, way: Way) -> State:
@@ -69,6 +67,8 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
     if bench.flagged.text == bench.corrected.text:
         row = Evidence("lines that the correction changes", "0", "values compared", str(compared))
         return Outcome(Verdict.REFUTED, "the corrected program is the same: there is nothing to compare", (row,))
+    if bad.result.start and good.result.start and bad.result.start != good.result.start:
+        return cannot_tell("the two runs have drawn other random numbers before they came to the flagged line")
     found = values.gaps(one, two, exact=True)
     alone = sorted(set(bad.values) ^ set(good.values)) if bad.ended and good.ended else []
     if alone:

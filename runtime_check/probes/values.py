@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import random
 import types
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,6 +33,7 @@ class Result:
     values: dict[str, object] = field(default_factory=dict)
     passing: dict[str, object] = field(default_factory=dict)  # stored by the flagged statement, each time
     executions: int = 0
+    start: int = 0  # where the random generators stood before the flagged statement was run first
 
     @property
     def usable(self) -> bool:
@@ -133,6 +135,10 @@ def measure(
         if calls <= CALLS:
             result.values.update(flat(value, f"value {calls} returned by {name}"))
 
+    def begin(frame: FrameType, index: int) -> None:
+        if not result.start:
+            result.start = drawn()
+
     def stored(frame: FrameType, index: int) -> None:
         if after is not None:
             after(frame, index)
@@ -148,6 +154,7 @@ def measure(
         *watches,
         inspect=kept.append,
         returned=returned,
+        before=begin,
         after=stored,
         limit=RUNS if program.whole else limit,
         patience=math.inf if program.whole else PATIENCE,
@@ -157,18 +164,27 @@ def measure(
     return result
 
 
+def drawn() -> int:
+    """Where the random generators stand, as one number."""
+    state = bytes(torch.get_rng_state().tolist())  # without numpy, which need not be there
+    return hash((state, random.getstate()))
+
+
 def gaps(one: dict[str, object], other: dict[str, object], *, exact: bool = False) -> list[Gap]:
     """Where two results differ; values that only one of them has are left out."""
     return [gap for path in one if path in other if (gap := compare(path, one[path], other[path], exact))]
 
 
 def steady(bench: Bench, found: list[Gap], result: Result, *, exact: bool = False) -> list[Gap]:
-    """Of gaps between the flagged and the corrected program those that two flagged runs do not show as well."""
+    """Of gaps between the flagged and the corrected program those that two flagged runs do not show as well.
+
+    What the second run did not come to, in the time that is left, is not known to be steady.
+    """
     if not found or bench.way is None:
         return found
-    again = measure(bench, bench.flagged, bench.way)
-    noise = {gap.path for gap in gaps(result.all, again.all, exact=exact)}
-    return [gap for gap in found if gap.path not in noise]
+    again = measure(bench, bench.flagged, bench.way).all
+    noise = {gap.path for gap in gaps(result.all, again, exact=exact)}
+    return [gap for gap in found if gap.path in again and gap.path not in noise]
 
 
 def compare(path: str, a: object, b: object, exact: bool) -> Gap | None:
