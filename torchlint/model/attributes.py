@@ -122,10 +122,13 @@ def _attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
 def class_attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
     """`Class.attr`: a method, a class-level value, or `Function.apply`."""
     assert base.cls is not None
-    method = base.cls.method(node.attr)
+    up = "super" in base.facts
+    method = parent_method(run, node, base) if up else base.cls.method(node.attr)
     if method is not None:
-        bound = base if method.is_classmethod else None
+        bound = base.but(name=base.cls.dotted, facts=base.facts - {"super"}) if method.is_classmethod else None
         return Value(Kind.FUNCTION, name=method.dotted, func=method, bound=bound)
+    if up:
+        return UNKNOWN
     if base.cls.is_function and node.attr == "apply":
         return Value(Kind.FUNCTION, name="torch.autograd.Function.apply", bound=base)
     inner = base.cls.inner_class(node.attr)

@@ -102,6 +102,11 @@ class FunctionInfo:
         return "builtins.classmethod" in self.decorators
 
     @property
+    def takes_class(self) -> bool:
+        """Whether the first parameter of a method is the class."""
+        return self.is_classmethod or self.name in ("__new__", "__init_subclass__", "__class_getitem__")
+
+    @property
     def is_property(self) -> bool:
         """A property or cached property: reading the attribute calls it."""
         return any(d.endswith(("property", "abstractproperty")) for d in self.decorators)
@@ -293,7 +298,7 @@ class FunctionInfo:
         if self.cls is None:
             return None
         if self.params and arg is self.params[0] and not self.is_static:
-            if self.is_classmethod:
+            if self.takes_class:
                 return Value(Kind.CLASS, name=self.cls.dotted, cls=self.cls)
             if not self.cls.is_function or self.name not in ("forward", "backward"):
                 return self.cls.instance(ident=arg)

@@ -199,11 +199,12 @@ def total(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keyw
 
 
 def parent(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:
-    """`super()`: the instance, seen as its next class."""
+    """`super()`: the instance, seen as its next class; the class itself in class methods."""
     cls = run.model.class_of(node)
     if cls is None:
         return UNKNOWN
-    return Value(cls.kind, name="super", cls=cls, ident=(cls, "super"), facts=frozenset({"super"}))
+    kind = Kind.CLASS if run.owner.takes_class else cls.kind
+    return Value(kind, name="super", cls=cls, ident=(cls, "super"), facts=frozenset({"super"}))
 
 
 def get_attribute(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:
