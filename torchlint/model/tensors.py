@@ -195,7 +195,8 @@ def trust_in_grad(run: Run, state: Grad, operands: Iterable[Value]) -> Confidenc
         return Confidence.SURE
     parts = [part for v in operands for part in (v.parts() if v.kind in (Kind.LIST, Kind.TUPLE) else [v])]
     if state is Grad.NO:
-        return min((part.sure for part in parts if part.is_tensor), default=Confidence.SURE)
+        # What only an annotation or a default calls a number may be a tensor with a graph.
+        return min((part.sure for part in parts if part.is_tensor or part.kind is Kind.NUMBER), default=Confidence.SURE)
     attached = [part.sure if part.is_tensor else Confidence.LIKELY for part in parts if part.grad is Grad.YES]
     return max(attached, default=Confidence.LIKELY)
 
