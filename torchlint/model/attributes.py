@@ -168,7 +168,9 @@ def may_differ(base: Value, name: str) -> bool:
     """Whether an object's method may be another one than its class': of a subclass, or put there by other code."""
     if base.cls is None or "super" in base.facts:
         return False
-    if any(not prefix for prefix in base.cls.computed_names) or name in base.cls.model.replaced.outside:
+    if "isinstance" in base.facts or name in base.cls.model.replaced.outside:
+        return True
+    if any(not prefix for prefix in base.cls.computed_names):
         return True
     return isinstance(base.ident, ast.arg) and overridden(base.cls, name)
 

@@ -138,7 +138,8 @@ def _split_isinstance(run: Run, subject: ast.expr, types: ast.expr, env: Env) ->
     if len(members) == 1:
         cls = run.model.class_named(members[0])
         if cls is not None:
-            return _with(env, subject, cls.instance(ident=_now(run, subject).ident)), dict(env)
+            value = cls.instance(ident=_now(run, subject).ident)  # or of a subclass, with methods of its own
+            return _with(env, subject, value.but(facts=value.facts | {"isinstance"})), dict(env)
         outside = next(iter(kinds))
         if outside is not Kind.UNKNOWN and names[0] not in BUILTIN_KINDS:
             value = _now(run, subject)
