@@ -29,9 +29,9 @@ Hints = Mapping[str, Callable[[], object]]
 
 
 def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float = 3.0, device: str = "cpu",
-           hints: Hints | None = None) -> Iterator[Drive]:
+           hints: Hints | None = None, made: bool = True) -> Iterator[Drive]:
     """Ranked ways to run code that reaches `target.line`. Nothing has run before a drive's `run` is called,
-    except that drives of kind "made" search for arguments within `budget_s` seconds."""
+    except that drives of kind "made" search for arguments within `budget_s` seconds, if they are wanted."""
     driver = Driver(space, seed)
     if hints and target.qualname in hints:
         yield Drive("with the factory given for it", driver.fresh(hints[target.qualname]), "hint")
@@ -52,7 +52,7 @@ def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float =
         driver.called(target.qualname),
         called_elsewhere(space, target.qualname, seed),
         driver.main_block(target.qualname),
-        driver.made(target, budget_s, device),
+        driver.made(target, budget_s, device) if made else (),
     )
     for drive in found:
         if drive.label not in seen:

@@ -473,6 +473,15 @@ w.data.fill_(2)  #!
 (w * w).sum().backward()
 """
 
+RETAINED = """
+import torch
+
+w = torch.ones(3, requires_grad=True)
+for _ in range(3):
+    loss = (w * 2).exp().sum()
+    loss.backward(retain_graph=True)  #!
+"""
+
 Row = tuple[claims.Claim, str, str, str]
 
 
@@ -486,6 +495,7 @@ PROGRAMS: list[Row] = [
     row(claims.GraphGrows(), "", GRAPH, "total + loss", "total + loss.detach()"),
     row(claims.GraphGrows(), "TL210", EVALUATION, "def evaluate", "@torch.no_grad()\ndef evaluate"),
     row(claims.MemoryGrows(), "", CACHE, "cache.append(x * 2)", "cache = [x * 2]"),
+    row(claims.MemoryHeld(), "TL204", RETAINED, "retain_graph=True", ""),
     (claims.CycleLeaks(), "TL305", CYCLE, CYCLE_FREE),
     row(claims.WrongGradient(), "TL101", SAVED, "w.data.mul_(100)", "w.sum()"),
     row(claims.WrongGradient(), "", SCALED, "(loss * 256)", "loss"),

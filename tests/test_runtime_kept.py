@@ -119,12 +119,14 @@ def test_a_change_of_any_file_that_was_read_runs_it_again(
         Path("width.cfg").write_text("4")
     path = "inner/net.py" if kind == "beside" else "net.py"
     Path(path).write_text(text)
+    for _ in range(3):  # what a busy machine may be to blame for is not kept
+        confirm(path=path)
+    before = len(starts)
     confirm(path=path)
-    confirm(path=path)
-    assert len(starts) == 1
+    assert len(starts) == before
     (Path("width.cfg") if kind == "data" else folder / "sizes.py").write_text("6" if kind == "data" else "WIDTH = 6\n")
     confirm(path=path)
-    assert len(starts) == 2
+    assert len(starts) == before + 1
 
 
 def test_what_a_busy_machine_may_be_to_blame_for_is_not_kept() -> None:

@@ -84,7 +84,7 @@ def test_a_hang_outside_python_is_ended_by_the_parent(pool: Pool) -> None:
 def test_an_endless_loop_ends_in_time(pool: Pool) -> None:
     result = outcome(pool, "x = 0\nwhile True:\n    x += 1\n", line=3, seconds=2)
     assert result.verdict in (Verdict.CANNOT_TELL, Verdict.NOT_REACHED)
-    assert result.seconds < 3
+    assert result.seconds < 2 * clock.MOST  # time spent waiting for a processor does not count
 
 
 def test_processes_of_a_child_end_with_it(pool: Pool, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_the_command_prints_the_script() -> None:
     ("net.py", "no place such as"),
     ("net.py:3:TL405", "lines with findings: 20"),
     ("net.py:20:TL201", "no finding on line 20"),
-    ("gone.py:20", "no finding"),
+    ("gone.py:20", "there is no file gone.py"),
 ])
 def test_a_finding_that_is_not_there_is_one_line_and_2(words: str, said: str) -> None:
     Path("net.py").write_text(LONG)

@@ -172,13 +172,14 @@ class Bench:
 
     # -- ways ------------------------------------------------------------------------------------
 
-    def ways(self, program: Program, line: int | None = None) -> Iterator[Way]:
+    def ways(self, program: Program, line: int | None = None, *, made: bool = True) -> Iterator[Way]:
         """Ways of running a program that may execute `line` (each watched one), best first.
 
         After those of the function itself come those of the class around it and the file as a script: much
-        is called by others than the file, `__getitem__` by a loader, a hook by its module.
+        is called by others than the file, `__getitem__` by a loader, a hook by its module. Without `made`, none
+        with made-up arguments, which are looked for by running the code.
         """
-        for way in self.all_ways(program, line):
+        for way in self.all_ways(program, line, made):
             if program is not self.flagged or self.wanted(way):
                 yield way
 
@@ -187,14 +188,14 @@ class Bench:
         only = self.case.only
         return not only or way.label == only or only.startswith(f"{way.label}, ")
 
-    def all_ways(self, program: Program, line: int | None = None) -> Iterator[Way]:
+    def all_ways(self, program: Program, line: int | None, made: bool) -> Iterator[Way]:
         """The ways, whichever the case asks for."""
         if program.whole:
             yield Way(WHOLE, program.execute)
         wanted = [line] if line is not None else [spot.first for spot in program.spots]
         around = [class_line(program.text, place) for place in wanted]
         places = dict.fromkeys([*wanted, *filter(None, around), *script_line(program.text)])
-        found = [self.drives(program, place) for place in places]
+        found = [self.drives(program, place, made) for place in places]
         seen: set[str] = set()
         # What the file does itself goes before arguments that are made up, whatever it leads to.
         late: list[Iterator[Way]] = []
@@ -211,7 +212,7 @@ class Bench:
                 seen.add(way.label)
                 yield replace(way, line=line)
 
-    def drives(self, program: Program, line: int) -> Iterator[Way]:
+    def drives(self, program: Program, line: int, made: bool) -> Iterator[Way]:
         """The target around a line, called with arguments that fit. Failures are remembered as reasons."""
         from runtime_check.drive import drives
         from runtime_check.extract import target_at
@@ -219,7 +220,8 @@ class Bench:
         try:
             target = target_at(program.text, line)
             budget = max(0.5, self.left / 4)
-            found = drives(program.space, target, seed=self.case.seed, budget_s=budget, device=self.case.device)
+            found = drives(
+                program.space, target, seed=self.case.seed, budget_s=budget, device=self.case.device, made=made)
             for drive in found:
                 if self.left <= 0:
                     return

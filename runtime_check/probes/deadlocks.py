@@ -184,9 +184,7 @@ def ways(bench: Bench, program: Program) -> Iterator[Way]:
     """Functions that run as a rank, then the usual ways; made-up calls only of what finds a group already made."""
     for name in entries(program):
         yield Way(f"{name} as each rank", partial(program.space.resolve, name), ENTRY)
-    for way in bench.ways(program):
-        if not way.made_up or "init_process_group" not in program.text:
-            yield way
+    yield from bench.ways(program, made="init_process_group" not in program.text)
 
 
 def measure(bench: Bench, program: Program, way: Way) -> Ranks:
