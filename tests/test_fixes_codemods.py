@@ -311,6 +311,15 @@ def test_norms_of_an_order_that_may_be_a_word_stay(parameter, order, fixed):
     assert (torchlint.fix_source(text, options=Options(select=("TL902",))) != text) == fixed
 
 
+@pytest.mark.parametrize(("rest", "fixed"), [
+    ("", True), ("layer.weight.mul_(2)", True), ("layer.weight_g.data.fill_(1)", False),
+    ("setattr(layer, 'weight_v', None)", False), ("torch.nn.utils.remove_weight_norm(layer)", False),
+])
+def test_weight_norm_stays_where_its_tensors_or_its_removal_are_named(rest, fixed):
+    text = f"import torch\nlayer = torch.nn.utils.weight_norm(torch.nn.Linear(1, 1))\n{rest}\n"
+    assert (torchlint.fix_source(text, options=Options(select=("TL902",)), unsafe=True) != text) == fixed
+
+
 def test_weights_only_stays_off_where_it_was_tried_first():
     text = ("import torch\n\n\ndef load(path):\n    try:\n        return torch.load(path)\n    except ValueError:\n"
             "        return torch.load(path, weights_only=False)\n")

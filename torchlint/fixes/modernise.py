@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ PutCall = Callable[..., "Repair | None"]  # (node to replace, further edits)
 FIRST = "now the solution"  # rows of functions that returned a pair and now return its first member
 LATELY = 4  # minor releases of torch, the current one among them
 IGNORED = ("ignored", "does nothing", "the current accelerator")
+# What works with the old name alone: the fix would break code that uses it.
+BOUND = {"torch.nn.utils.weight_norm": re.compile(r"\bweight\w*_[gv]\b|\bremove_weight_norm\b")}
 NEEDED = ("broadcast_buffers", "outputs")  # without them the call does something else
 # Named tuple fields that old pairs had, by position.
 FIELDS = {"solution": 0, "eigenvalues": 0}
@@ -61,6 +64,8 @@ def modernised(model: FileModel, use: OldUse) -> Repair | None:
 
 def _modernised(model: FileModel, use: OldUse) -> Repair | None:
     row = use.row
+    if row.name in BOUND and BOUND[row.name].search(layout(model.source).text):
+        return None
     if row.argument:
         return _argument(model, use)
     if isinstance(use.node, (ast.ImportFrom, ast.Import, ast.alias)):
