@@ -320,6 +320,18 @@ def test_weight_norm_stays_where_its_tensors_or_its_removal_are_named(rest, fixe
     assert (torchlint.fix_source(text, options=Options(select=("TL902",)), unsafe=True) != text) == fixed
 
 
+@pytest.mark.parametrize(("rest", "fixed"), [
+    ("pass", True), ("self.a = None", True), ("self.a = torch.ones(1, requires_grad=True)", True),
+    ("self.a = self.a.to(device)", False), ("self.a = torch.zeros(1)", False), ("self.a = device", False),
+])
+def test_a_tensor_becomes_a_parameter_only_where_every_store_can(rest, fixed):
+    text = ("import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, device):\n"
+            "        super().__init__()\n        self.a = torch.zeros(1, requires_grad=True)\n"
+            f"        if device:\n            {rest}\n")
+    made = torchlint.fix_source(text, options=Options(select=("TL404",)), unsafe=True)
+    assert ("self.a = nn.Parameter(torch.zeros(1))" in made) == (made != text) == fixed
+
+
 def test_weights_only_stays_off_where_it_was_tried_first():
     text = ("import torch\n\n\ndef load(path):\n    try:\n        return torch.load(path)\n    except ValueError:\n"
             "        return torch.load(path, weights_only=False)\n")
