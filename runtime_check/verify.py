@@ -23,6 +23,7 @@ from torchlint.runner import Progress
 #: Claims about memory: what the code computes must stay the same, bit for bit.
 SAME = (claims.GraphGrows, claims.MemoryGrows, claims.CycleLeaks)
 #: Claims about warnings and hooks: likewise, where the fix does not say that it changes what runs.
+UNFINISHED = "to its end"  # how probes say that the flagged line raised
 SAME_IF_SAFE = (*SAME, claims.HooksSkipped, claims.Warns)
 
 
@@ -124,6 +125,8 @@ def _judged(trial: Trial, outcomes: dict[int, Outcome]) -> Made:
     same = outcomes.get(trial.same.key) if trial.same is not None else None
     if same is not None and same.verdict is Verdict.REFUTED:
         return Made(trial.finding, Proof.FAILED, f"something else changes: {same.why}")
+    if after.verdict is not Verdict.REFUTED and UNFINISHED in after.why and UNFINISHED not in before.why:
+        return Made(trial.finding, Proof.FAILED, f"after the fix: {after.why}")
     if after.verdict is not Verdict.REFUTED:
         return Made(trial.finding, Proof.UNVERIFIED, f"after the fix: {after.why}")
     return Made(trial.finding, Proof.VERIFIED, f"before: {before.why}; after: {after.why}")

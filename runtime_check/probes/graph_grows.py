@@ -145,7 +145,12 @@ def backwards_seen(note: Callable[[list[torch.Tensor]], None]) -> Iterator[None]
 def probe(bench: Bench) -> Outcome:
     """Confirmed when the flagged program's count grows and the corrected one's does not."""
     judge = judge_evaluation if bench.case.code == EVALUATION else judge_growth
-    return first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
+    outcome = first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
+    if outcome.verdict is not Verdict.CANNOT_TELL or bench.case.code == EVALUATION:
+        return outcome  # a run that came by often enough says more than one call made again and again
+    repeated = (way.repeated for way in bench.ways(bench.flagged, made=False))
+    again = first_decisive(bench, (way for way in repeated if way is not None), lambda way: judge(bench, way))
+    return outcome if again.verdict is Verdict.NOT_REACHED else again
 
 
 def counterpart(bench: Bench, way: Way) -> Growth | None:
@@ -163,8 +168,6 @@ def judge_growth(bench: Bench, way: Way) -> Outcome | None:
     if not bad.run.reached:
         bench.note(bad.run.trouble)
         return None
-    if bad.last < LEAST and bad.run.error is None and way.repeated is not None:
-        return judge_growth(bench, way.repeated)
     if isinstance(bad.run.error, RuntimeError) and FREED in str(bad.run.error):
         return judge_freed(bench, bad, counterpart(bench, way))
     if bad.last < LEAST:

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 def detach(model: FileModel, expr: ast.expr) -> Repair | None:
     """Put `.detach()` behind the tensor that an expression keeps the graph of.
 
-    `loss * n` becomes `loss.detach() * n` where only `loss` is a tensor, else `(a * b).detach()`.
+    `loss * n` becomes `loss.detach() * n` where only `loss` is a tensor, else `(a * b).detach()`. None for what may be
+    something else: a list, or a number in some case.
     """
-    edits = append_method_call(model, tensor_in(model, expr), ".detach()")
+    found = tensor_in(model, expr)
+    value = model.value(found)
+    if not value.is_tensor or "maybe_number" in value.facts or isinstance(found, ast.BoolOp):
+        return None
+    edits = append_method_call(model, found, ".detach()")
     return Repair("Keep the value without its graph", edits) if edits else None
 
 

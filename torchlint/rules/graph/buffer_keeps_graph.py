@@ -141,9 +141,10 @@ EXAMPLES = [
                 return out
 
 
-        net = Tracker()
+        net, head = Tracker(), nn.Linear(3, 1)
         for _ in range(STEPS):
-            net(torch.ones(1, 1, 2))
+            features = net(torch.ones(1, 1, 2)).detach()
+            head(features).sum().backward()
         """,
         good="""
         import torch
@@ -166,9 +167,10 @@ EXAMPLES = [
                 return out
 
 
-        net = Tracker()
+        net, head = Tracker(), nn.Linear(3, 1)
         for _ in range(STEPS):
-            net(torch.ones(1, 1, 2))
+            features = net(torch.ones(1, 1, 2)).detach()
+            head(features).sum().backward()
         """,
     ),
 ]
@@ -227,6 +229,37 @@ CLEAN = [
             return out
 
 
+    class Before(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.LSTM(2, 2)
+            self.state = None
+
+        def forward(self, x):
+            if self.state is not None:
+                self.state = tuple(part.detach() for part in self.state)
+            out, self.state = self.rnn(x, self.state)
+            return out
+
+
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.LSTM(2, 2)
+            self.state = None
+
+        def forward(self, x):
+            self.state = repackage(self.state)
+            out, self.state = self.rnn(x, self.state)
+            return out
+
+
+    def repackage(h):
+        if isinstance(h, torch.Tensor):
+            return h.detach()
+        return tuple(repackage(v) for v in h) if h is not None else None
+
+
     net = Restarted()
     for sequence in torch.ones(2, 3, 1, 1, 2):
         net.state = None
@@ -235,6 +268,8 @@ CLEAN = [
     Fresh()(torch.ones(1, 1, 2))
     Cut()(torch.ones(1, 1, 2), first=True)
     Repacked()(torch.ones(1, 1, 2))
+    Before()(torch.ones(1, 1, 2)).sum().backward()
+    Packed()(torch.ones(1, 1, 2)).sum().backward()
     """,
     """
     import torch
@@ -339,8 +374,8 @@ def stays(model: FileModel, cls: ClassInfo, name: str) -> bool:
         return False  # `net.state = None` between two sequences
     stores = [(method, statement) for method, statement, _ in cls.stores.get(name, ()) if method is not None]
     makers = {method.name for method, _ in stores} - {"__init__"}
-    if cls.attr(name).role != "buffer" and makers != {"forward"}:
-        return False
+    if cls.registered_as(name) != "buffer" and (makers != {"forward"} or not model.calls_named("backward")):
+        return False  # what trains the model, in another file, may start the state anew
     return not any(restarts(model, method, statement, name) for method, statement in stores
                    if method.name == "forward" and model.holds(statement))
 
@@ -352,15 +387,17 @@ def belongs(model: FileModel, node: ast.Attribute) -> bool:
 
 
 def restarts(model: FileModel, method: FunctionInfo, statement: ast.AST, name: str) -> bool:
-    """Whether a statement of forward sets an attribute to something that does not hold its old value.
+    """Whether a statement of forward sets an attribute to something that does not hold its old value's graph.
 
     Where the attribute is tested for None, that happens in the first call alone.
     """
     path = f"{method.self_name}.{name}"
-    if isinstance(statement, ast.AugAssign) or any(
-            path_of(node) == path for node in ast.walk(statement)
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)):
+    reads = any(path_of(node) == path for node in ast.walk(statement)
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))
+    if isinstance(statement, ast.AugAssign):
         return False
+    if reads:  # `self.state = tuple(part.detach() for part in self.state)`, or a helper that does it
+        return isinstance(statement, ast.Assign) and not model.value(statement.value).attached_parts()
     tests = [guard.test for guard, _ in model.place(statement).guards if isinstance(guard, ast.If)]
     return not any(isinstance(node, ast.Compare) and path_of(node.left) == path and isinstance(node.ops[0], ast.Is)
                    for test in tests for node in ast.walk(test))

@@ -22,6 +22,8 @@ from torchlint.rule import Example, Hit, Meta, Repair
 META = Meta("TL504", "accumulation-not-scaled", Severity.WARNING, stable=False, fix=Safety.UNSAFE,
             triggers=("backward",))
 CLAIM = WrongGradient()
+# Other ways to scale gradients.
+HOOKS = ("register_hook", "register_post_accumulate_grad_hook", "_foreach_div_", "_foreach_mul_")
 
 EXAMPLES = [
     Example(
@@ -128,6 +130,8 @@ def accumulated(model: FileModel, flow: Flow, step: Event) -> Event | None:
         return None
     if not clears or not all(event.what == "zero_grad" and occasional(event) for event in clears):
         return None
+    if any(model.calls_named(name) for name in HOOKS):
+        return None
     if any(event.via.known or scales_gradients(event) for event in inside) or scaled_somewhere(model, step.loops[-1]):
         return None
     return backwards[0] if len(backwards) == 1 and backwards[0].target.attached else None
@@ -166,10 +170,13 @@ def divided(model: FileModel, backward: Event, guards: list[ast.AST]) -> Repair 
     """The loss over the number that the steps are counted by."""
     place = training.place_of(model, backward)
     counts = [node.right for guard in guards if isinstance(guard, ast.If) for node in ast.walk(guard.test)
-              if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
+              if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
+              and isinstance(model.parent(node), ast.Compare)]
     match place:
         case ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute() | ast.Call() as loss)) if len(counts) == 1:
             if model.owner(counts[0]) is model.owner(place):
-                text = f"({source_of(model, loss)} / {source_of(model, counts[0])})"
+                count = source_of(model, counts[0])
+                plain = isinstance(counts[0], (ast.Name, ast.Attribute, ast.Constant))
+                text = f"({source_of(model, loss)} / {count if plain else f'({count})'})"
                 return edits.repair("Divide the loss", edits.replace(model, loss, text))
     return None
