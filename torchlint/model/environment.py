@@ -30,7 +30,16 @@ def switches(value: Value, depth: int = 0) -> bool:
             switches(value.cls.attr(name), depth + 1) for cls in value.cls.project_mro for name in cls.stores
         )
     info = knowledge.module_class(value.name)
-    return info is not None and info.mode_sensitive and info.kind in ("norm", "dropout")
+    return info is not None and info.mode_sensitive and info.kind in ("norm", "dropout") and not drops_nothing(value)
+
+
+def drops_nothing(value: Value) -> bool:
+    """`nn.Dropout(0.0)`, which is the same in both modes."""
+    match value.site:
+        case ast.Call(args=[ast.Constant(value=0)]) | ast.Call(args=[], keywords=[
+                ast.keyword(arg="p", value=ast.Constant(value=0))]):
+            return value.name.rpartition(".")[2].endswith("Dropout")
+    return False
 
 
 def mentions_device(model: FileModel) -> bool:

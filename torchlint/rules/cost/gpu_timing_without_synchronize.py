@@ -32,6 +32,7 @@ CLOCKS = {
     "time.time", "time.perf_counter", "time.monotonic", "time.process_time", "time.time_ns", "time.perf_counter_ns",
     "timeit.default_timer",
 }
+READING = {"cpu", "item", "tolist", "numpy"}
 WAITING = {"synchronize", "elapsed_time", "wait", "current_stream"}
 
 EXAMPLES = [
@@ -159,6 +160,18 @@ CLEAN = [
     net(torch.ones(2, 3, device=net.weight.device))
     print(end - begin, value)
     """,
+    """
+    import time
+
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    net = torch.nn.Linear(2, 1).to(device)
+    start = time.time()
+    out = net(torch.ones(1, 2, device=device)).cpu()
+    end = time.time()
+    print(end - start)
+    """,
 ]
 
 
@@ -207,10 +220,16 @@ def works_unwaited(model: FileModel, start: ast.stmt, end: ast.AST) -> bool:
         if not model.has(event.node) or not low < model.position(event.node) < high:
             continue
         if event.what in ("call", "backward") or (event.what == "step" and event.target.known):
-            working = True
+            working = not read_at_once(model, event.node)
         elif event.what in ("host_read", "save", "collective") or waits(event.name, event.inner):
             working = False
     return working
+
+
+def read_at_once(model: FileModel, node: ast.AST) -> bool:
+    """Whether what a call gives is read back in the same expression: `model(x).cpu()`."""
+    return any(isinstance(up, ast.Call) and isinstance(up.func, ast.Attribute) and up.func.attr in READING
+               for up in (*model.ancestors(node),) if isinstance(up, ast.expr))
 
 
 def waits_every_time(model: FileModel, flow: Flow, start: ast.stmt, end: ast.AST) -> bool:

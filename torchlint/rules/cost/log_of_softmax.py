@@ -129,6 +129,12 @@ CLEAN = [
     torch.log(probs)
     np.log(np.ones(3))
     """,
+    """
+    import torch
+    import torch.nn.functional as F
+
+    F.gumbel_softmax(torch.ones(2, 3), dim=1).log()
+    """,
 ]
 
 
@@ -140,6 +146,8 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         inner = found[0]
         value = model.value(inner)
+        if value.name.endswith("gumbel_softmax"):
+            continue  # its noise has no logarithm of its own
         if value.kind is Kind.TENSOR and value.squash in DIRECT and not is_bounded(model, inner):
             better = DIRECT[value.squash].rpartition(".")[2]
             yield Hit(

@@ -348,6 +348,21 @@ CLEAN = [
             outputs.append(h)
         torch.stack(outputs).sum().backward()
     """,
+    """
+    from collections import deque
+
+    import torch
+
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    last = deque(maxlen=3)
+    for x in torch.ones(5, 4, 2):
+        optimizer.zero_grad()
+        loss = net(x).mean()
+        loss.backward()
+        optimizer.step()
+        last.append(loss)
+    """,
 ]
 
 
@@ -369,6 +384,8 @@ def check(model: FileModel) -> Iterator[Hit]:
 
 def judged(model: FileModel, function: ast.AST, store: Store) -> Hit | None:
     """What a store keeps: nodes of a graph that is used up, or a graph that nobody will use."""
+    if is_bounded(model, store):
+        return None
     loops = keeping.growing_loops(model, store)
     grown: list[ast.AST | None] = [*loops]
     if not loops and lives_on(model, function, store):
@@ -388,6 +405,16 @@ def judged(model: FileModel, function: ast.AST, store: Store) -> Hit | None:
             store.node, f"`{store.path}` keeps the graph and activations of every iteration; store a detached value",
             repair(model, store, held, safe=False), confidence=min(v.sure for v in held))
     return None
+
+
+def is_bounded(model: FileModel, store: Store) -> bool:
+    """Whether the values are put into a `deque(maxlen=...)`, which forgets the oldest."""
+    match store.node:
+        case ast.Call(func=ast.Attribute(value=kept)):
+            made = model.value(kept).site
+            return isinstance(made, ast.Call) and model.value(kept).name == "collections.deque" and (
+                len(made.args) > 1 or any(keyword.arg == "maxlen" for keyword in made.keywords))
+    return False
 
 
 def lives_on(model: FileModel, function: ast.AST, store: Store) -> bool:

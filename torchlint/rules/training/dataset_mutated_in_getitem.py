@@ -250,6 +250,27 @@ CLEAN = [
             row += row.mean()
             return row
     """,
+    """
+    import torch
+    from torch.utils.data import Dataset
+
+
+    class Pairs(Dataset):
+        def __init__(self):
+            self.data = torch.ones(4, 3)
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            both = torch.tensor([index, 0])
+            x = self.data[both]
+            x[:, 0] = 0
+            return x
+
+
+    Pairs()[1]
+    """,
 ]
 
 
@@ -278,15 +299,15 @@ def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[
     for node in method.own_nodes:
         if isinstance(node, ast.stmt):
             for base in changed_by_calls(node):
-                if is_stored(cls, method, base, stored):
+                if is_stored(model, cls, method, base, stored):
                     yield node, ast.unparse(base)
         match node:
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
                 for target, value in zip(names, values, strict=True):
                     if isinstance(target, ast.Name):
-                        stored[target.id] = is_stored(cls, method, value, stored)
+                        stored[target.id] = is_stored(model, cls, method, value, stored)
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                stored[name] = is_stored(cls, method, value, stored)
+                stored[name] = is_stored(model, cls, method, value, stored)
             case ast.AugAssign(target=ast.Name(id=name)) if stored.get(name):
                 if name in arrays or is_array(model, node.target):
                     yield node, name
@@ -334,7 +355,7 @@ def shares(method: str) -> bool:
     return entry is not None and (entry.inplace or entry.view)
 
 
-def is_stored(cls: ClassInfo, method: FunctionInfo, value: ast.expr, stored: dict[str, bool]) -> bool:
+def is_stored(model: FileModel, cls: ClassInfo, method: FunctionInfo, value: ast.expr, stored: dict[str, bool]) -> bool:
     """`self.data`, `self.data[i]`, a basic slice of stored data, or another name for it."""
     match value:
         case ast.Name(id=name):
@@ -342,12 +363,13 @@ def is_stored(cls: ClassInfo, method: FunctionInfo, value: ast.expr, stored: dic
         case ast.Attribute(value=ast.Name(id=me), attr=attr):
             return me == method.self_name and any(attr in each.stores for each in cls.project_mro)
         case ast.Subscript(value=inner, slice=index):
-            basic = isinstance(index, (ast.Name, ast.Constant, ast.Slice)) or (
+            picks = model.value(index).kind in (Kind.TENSOR, Kind.NDARRAY, Kind.LIST)  # that makes a copy
+            basic = (isinstance(index, (ast.Name, ast.Constant, ast.Slice)) and not picks) or (
                 isinstance(index, ast.Tuple) and all(isinstance(e, (ast.Slice, ast.Constant)) for e in index.elts)
             )
-            return basic and is_stored(cls, method, inner, stored)
+            return basic and is_stored(model, cls, method, inner, stored)
         case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if shares(attr):
-            return is_stored(cls, method, inner, stored)
+            return is_stored(model, cls, method, inner, stored)
     return False
 
 

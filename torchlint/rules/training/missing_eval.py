@@ -247,6 +247,14 @@ CLEAN = [
             with torch.no_grad():
                 return self(x)
     """,
+    """
+    import torch
+    from torch import nn
+
+    net = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0))
+    with torch.no_grad():
+        print(net(torch.ones(1, 2)).argmax(1))
+    """,
 ]
 
 

@@ -218,6 +218,8 @@ def half_used(model: FileModel) -> Iterator[tuple[Event, Hit]]:
             made = step.via.site
             if step.via.kind is not Kind.SCALER or made is None or not model.has(made) or "disabled" in step.via.facts:
                 continue
+            if not stays_here(model, made):
+                continue
             place = training.place_of(model, step)
             if "scale" in missing:
                 yield step, Hit(place, "the loss was never scaled, so this raises; use `scaler.scale(loss).backward()`",
@@ -225,6 +227,21 @@ def half_used(model: FileModel) -> Iterator[tuple[Event, Hit]]:
             else:
                 yield step, Hit(place, "without `scaler.update()` the next step raises; call it after the step",
                                 updated(model, place), confidence=min(step.via.sure, Confidence.LIKELY))
+
+
+def stays_here(model: FileModel, made: ast.AST) -> bool:
+    """Whether other files are not likely to use a scaler: a local one, one of a script, not one that is inherited."""
+    cls = model.class_of(made)
+    if cls is not None and any(base != "builtins.object" for base in cls.bases):
+        return False
+    local = cls is None and model.function(made) is not None
+    return local or is_script(model)
+
+
+def is_script(model: FileModel) -> bool:
+    """Whether the file is run as a program: it asks for its name, or its own code trains."""
+    asks = any(isinstance(node, ast.Name) and node.id == "__name__" for node in model.nodes(ast.Name))
+    return asks or bool(model.flow().of("backward"))
 
 
 def leaves(model: FileModel, call: ast.Call) -> bool:

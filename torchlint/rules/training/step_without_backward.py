@@ -300,12 +300,34 @@ CLEAN = [
         for_judge.zero_grad()
         for_maker.step()
     """,
+    """
+    import functools
+
+    import torch
+
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    advance = functools.partial(optimizer.step)
+    for x in torch.ones(3, 4, 2):
+        optimizer.zero_grad()
+        net(x).mean().backward()
+        advance()
+    """,
 ]
 
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Steps without any backward in the whole of what makes the optimizer, and the reverse."""
-    yield from training.once(model, incomplete(model))
+    handed_on = any(isinstance(node.ctx, ast.Load) and not is_callee(model, node)
+                    for name in ("step", "backward") for node in model.attributes_named(name))
+    if not handed_on:  # `partial(optimizer.step)`: called later, by whoever has it
+        yield from training.once(model, incomplete(model))
+
+
+def is_callee(model: FileModel, node: ast.Attribute) -> bool:
+    """Whether an attribute is called at once, or a statement of its own, which is another fault."""
+    parent = model.parent(node)
+    return isinstance(parent, ast.Expr) or (isinstance(parent, ast.Call) and parent.func is node)
 
 
 def incomplete(model: FileModel) -> Iterator[tuple[Event, Hit]]:
