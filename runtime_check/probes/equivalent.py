@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from runtime_check import placeholder
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import values
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
@@ -87,13 +88,27 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
     if not compared:
         return doubtful(bad.run, "the program left no value to compare")
     row = Evidence("values that differ in a bit", "0", "compared", str(compared))
-    why = f"{compared} values and gradients are bit for bit the same {bench.against}: harmless here, and safe to fix"
+    what = "1 value is" if compared == 1 else f"{compared} values and gradients are"
+    why = f"{what} bit for bit the same {bench.against}: harmless here, and safe to fix"
     if broken:
         why += f" (both programs end alike: {bad.run.trouble})"
     return Outcome(Verdict.CONFIRMED, why, (row,))
 
 
 def same_end(one: Run, other: Run) -> bool:
-    """Whether two runs got past the flagged line and came to the same error elsewhere: the code's own fault."""
+    """Whether two runs got past the flagged line and came to the same error elsewhere: the code's own fault.
+
+    An error of something that is missing here is not the code's.
+    """
     fine = all(run.reached and not run.raised and isinstance(run.error, Exception) for run in (one, other))
-    return fine and (type(one.error), str(one.error)) == (type(other.error), str(other.error))
+    alike = (type(one.error), str(one.error)) == (type(other.error), str(other.error))
+    return fine and alike and not missing(one.error)
+
+
+def missing(error: BaseException | None) -> bool:
+    """Whether an error, or what it was raised from, is about a placeholder."""
+    while error is not None:
+        if isinstance(error, placeholder.MissingError) or "Missing" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
