@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -23,6 +24,7 @@ VARIABLES = {
     "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
 }
+SETTLE = 0.02  # seconds without the lock in which finished work is dropped
 SECONDS = 5.0  # that an operation may wait
 
 _environ: Any = os._Environ  # the type of `os.environ`
@@ -66,6 +68,19 @@ def _joining(module: Any) -> Callable[[], Any]:
     return group
 
 
+def settled(real: Callable[..., None]) -> Callable[..., None]:
+    """`destroy_process_group` that lets the threads of gloo drop their tensors first.
+
+    It joins them without giving up the interpreter's lock, which one of them needs for that: both would wait for ever.
+    """
+
+    def destroy(*args: Any, **options: Any) -> None:
+        time.sleep(SETTLE)
+        real(*args, **options)
+
+    return destroy
+
+
 def _on_cpu(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any,
             **options: Any) -> None:
     """The wrapper of a module, which is not on the devices that it is said to be on if there are none."""
@@ -89,6 +104,7 @@ def one_rank() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(os._Environ, "__getitem__", _variable))
         stack.enter_context(mock.patch.object(dist, "init_process_group", _joined(dist.init_process_group)))
+        stack.enter_context(mock.patch.object(dist, "destroy_process_group", settled(dist.destroy_process_group)))
         for module in (dist.distributed_c10d, torch.nn.parallel.distributed):
             if hasattr(module, "_get_default_group"):
                 stack.enter_context(mock.patch.object(module, "_get_default_group", _joining(module)))

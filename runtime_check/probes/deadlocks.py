@@ -26,6 +26,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.onerank import settled
 from runtime_check.probes.bench import Bench, Program, Run, Way, first_decisive
 from runtime_check.sandbox import shorten
 
@@ -64,6 +65,7 @@ def rank_main(rank: int, store: str, action: Callable[[], object], joined: bool)
         limit = datetime.timedelta(seconds=SECONDS)
         plain("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=limit)
 
+    dist.destroy_process_group = settled(dist.destroy_process_group)
     dist.init_process_group = init
     torch.distributed.init_process_group = init
     try:
