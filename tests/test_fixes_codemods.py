@@ -279,6 +279,16 @@ def test_detach_of_other_statements():
     assert made(model, detach(model, find(model, "loss", ast.Name))).startswith("total = loss.detach()\n")
 
 
+@pytest.mark.parametrize("stmt", [
+    "kept += [loss, w]", "kept += (loss,)", "kept += w.unbind(0)", "kept.append(loss if flag else 0.0)",
+    "kept.append(loss and 1)",
+])
+def test_only_tensors_are_detached(stmt):
+    head = "import torch\nw = torch.ones(1, requires_grad=True)\nloss = w.sum()\nkept = []\nflag = bool(kept)\n"
+    model = model_of(f"{head}{stmt}\n")
+    assert detach_accumulated(model, model.tree.body[-1]) is None
+
+
 @pytest.mark.parametrize(("comment", "fixed"), [
     ("", True), ("    # weights_only fails here\n", False), ("    # old\n", True),
 ])

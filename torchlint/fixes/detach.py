@@ -19,7 +19,8 @@ def detach(model: FileModel, expr: ast.expr) -> Repair | None:
     """
     found = tensor_in(model, expr)
     value = model.value(found)
-    if not value.is_tensor or "maybe_number" in value.facts or isinstance(found, ast.BoolOp):
+    other = value.known and not value.is_tensor
+    if other or "maybe_number" in value.facts or isinstance(found, (ast.BoolOp, ast.List, ast.Tuple)):
         return None
     edits = append_method_call(model, found, ".detach()")
     return Repair("Keep the value without its graph", edits) if edits else None
