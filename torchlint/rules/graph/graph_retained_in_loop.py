@@ -24,6 +24,7 @@ from torchlint.rule import Example, Hit, Meta, Repair
 META = Meta("TL201", "graph-retained-in-loop", Severity.ERROR, also=(Severity.WARNING, Severity.ADVICE),
             fix=Safety.SAFE)
 CLAIM = GraphGrows()
+SHORT = 10  # graphs kept at a time that are no leak
 
 EXAMPLES = [
     Example(
@@ -408,12 +409,14 @@ def judged(model: FileModel, function: ast.AST, store: Store) -> Hit | None:
 
 
 def is_bounded(model: FileModel, store: Store) -> bool:
-    """Whether the values are put into a `deque(maxlen=...)`, which forgets the oldest."""
+    """Whether the values are put into a short `deque(maxlen=3)`; a long one is a memory, full of graphs."""
     match store.node:
         case ast.Call(func=ast.Attribute(value=kept)):
             made = model.value(kept).site
-            return isinstance(made, ast.Call) and model.value(kept).name == "collections.deque" and (
-                len(made.args) > 1 or any(keyword.arg == "maxlen" for keyword in made.keywords))
+            if isinstance(made, ast.Call) and model.value(kept).name == "collections.deque":
+                limits = [*made.args[1:], *(keyword.value for keyword in made.keywords if keyword.arg == "maxlen")]
+                return any(isinstance(limit, ast.Constant) and isinstance(limit.value, int) and limit.value <= SHORT
+                           for limit in limits)
     return False
 
 
