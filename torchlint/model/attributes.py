@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from typing import TYPE_CHECKING
 
 from torchlint import knowledge
@@ -21,7 +22,7 @@ def free_name(run: Run, node: ast.Name) -> Value:
     """A name that the body has not bound: an import, a definition, a closure variable or a global."""
     dotted = run.model.name_of(node)
     if dotted:
-        return named(run, dotted, node)
+        return named(run, dotted)
     model = run.model
     for scope in model.scopes(node):
         if node.id in scope.nonlocals or node.id not in scope.bindings:
@@ -49,21 +50,27 @@ def borrowed(run: Run, owner: ast.AST, name: str) -> Value:
     return found if found is not None else Value(ident=(owner, name))
 
 
-def named(run: Run, dotted: str, site: ast.AST) -> Value:
+def named(run: Run, dotted: str) -> Value:
     """What a dotted name refers to."""
     found = run.model.definition(dotted)
-    if found is not None:
-        model, node = found
-        if isinstance(node, ast.ClassDef):
-            return Value(Kind.CLASS, name=dotted, cls=model.class_info(node))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return Value(Kind.FUNCTION, name=dotted, func=model.function_info(node))
-        if isinstance(node, ast.Module):
-            return Value(Kind.NAMESPACE, name=dotted)
-        if isinstance(node, ast.expr):
-            value = model.value(node)
-            return value.but(sure=min(value.sure, Confidence.LIKELY)) if value.known else Value(ident=node)
-        return UNKNOWN
+    if found is None:
+        return outside(dotted)
+    model, node = found
+    if isinstance(node, ast.ClassDef):
+        return Value(Kind.CLASS, name=dotted, cls=model.class_info(node))
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return Value(Kind.FUNCTION, name=dotted, func=model.function_info(node))
+    if isinstance(node, ast.Module):
+        return Value(Kind.NAMESPACE, name=dotted)
+    if isinstance(node, ast.expr):
+        value = model.value(node)
+        return value.but(sure=min(value.sure, Confidence.LIKELY)) if value.known else Value(ident=node)
+    return UNKNOWN
+
+
+@functools.lru_cache(maxsize=4096)
+def outside(dotted: str) -> Value:
+    """What a name that the project does not define refers to."""
     own = knowledge.torch_class(dotted)
     if own is not None and own.what == "dtype":
         return Value(Kind.DTYPE, name=dotted)
@@ -89,7 +96,7 @@ def _attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
         if base.cls is not None:
             return class_attribute(run, node, base)
         if dotted:
-            return named(run, dotted, node)
+            return named(run, dotted)
         return Value(Kind.NAMESPACE, name=f"{base.name}.{name}") if base.kind is Kind.NAMESPACE else UNKNOWN
     if base.is_tensor and (base.cls is None or base.cls.method(name) is None):
         return tensors.attribute(run, node, base)

@@ -17,6 +17,7 @@ from torchlint.model.values import (
     Grad,
     Kind,
     Value,
+    join,
     join_all,
     literal,
     unsure,
@@ -44,7 +45,12 @@ def expr(run: Run, node: ast.expr) -> Value:
     """Evaluate and record."""
     handler = EXPRESSIONS.get(type(node))
     value = handler(run, node) if handler is not None else _children(run, node)
-    return run.record(node, value)
+    # `run.record`, spelled out: no function runs more often.
+    values = run.flow.values
+    known = values.setdefault(node, value)
+    if known is not value:
+        values[node] = join(known, value)
+    return value
 
 
 def _children(run: Run, node: ast.expr) -> Value:

@@ -57,8 +57,9 @@ class Run:
 
     def record(self, node: ast.AST, value: Value) -> Value:
         """Note what an expression evaluates to; a second visit joins."""
-        known = self.flow.values.get(node)
-        self.flow.values[node] = value if known is None else join(known, value)
+        known = self.flow.values.setdefault(node, value)
+        if known is not value:
+            self.flow.values[node] = join(known, value)
         return value
 
     def event(self, what: str, node: ast.AST, target: Value = UNKNOWN, **rest: object) -> None:
@@ -84,7 +85,8 @@ class Run:
         """Forget what was known of the attributes and items of a name."""
         if self.env is None:
             return
-        stale = [key for key in self.env if key.startswith(path) and key[len(path):len(path) + 1] in (".", "[")]
+        attribute, member = path + ".", path + "["
+        stale = [key for key in self.env if key.startswith((attribute, member))]
         for key in stale:
             del self.env[key]
 
@@ -124,7 +126,7 @@ def merge(left: Env | None, right: Env | None) -> Env | None:
             if "." not in name and "[" not in name:
                 found[name] = value
         else:
-            found[name] = join(value, other)
+            found[name] = value if value is other else join(value, other)
     for name, value in right.items():
         if name not in left and "." not in name and "[" not in name:
             found[name] = value
@@ -211,7 +213,7 @@ def carry(start: Env, end: Env, loop: ast.AST, made: Set[Hashable]) -> Env:
     found = dict(start)
     for name, value in end.items():
         before = start.get(name)
-        if before == value and before is not None:
+        if before is value or (before is not None and before == value):
             continue
         marked = mark_carried(value, loop, made)
         if before is None:

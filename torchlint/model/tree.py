@@ -172,27 +172,22 @@ class Tree:
         """The scopes in which a name at `node` is looked up, innermost first (Python's rule for classes)."""
         first = True
         child: ast.AST = node
-        for parent in (node, *self.ancestors(node)):
-            if isinstance(parent, FUNCTIONS) and parent is not node and self._outside_body(parent, child):
-                child = parent
-                continue  # decorators, defaults and annotations belong to the outer scope
-            if parent is node and isinstance(parent, (*FUNCTIONS, ast.ClassDef)):
-                continue
+        if isinstance(node, COMPREHENSIONS):
+            yield comprehension_scope(node)
+        elif node is self.tree:
+            yield self.scopes[node]
+        for parent in self.ancestors(node):
             if isinstance(parent, COMPREHENSIONS):
                 yield comprehension_scope(parent)
             elif parent in self.scopes:
-                if not isinstance(parent, ast.ClassDef):
+                # Decorators, defaults, bases and annotations belong to the scope around.
+                if isinstance(parent, ast.ClassDef):
+                    if first and self.places[child].class_ is parent:
+                        yield self.scopes[parent]
+                elif isinstance(parent, ast.Module) or self.places[child].function is parent:
                     yield self.scopes[parent]
                     first = False
-                elif first and child in parent.body:
-                    yield self.scopes[parent]
             child = parent
-
-    @staticmethod
-    def _outside_body(function: ast.AST, child: ast.AST) -> bool:
-        if isinstance(function, ast.Lambda):
-            return child is not function.body
-        return child not in function.body  # type: ignore[attr-defined]
 
 
 def comprehension_scope(node: ast.AST) -> Scope:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -108,6 +109,34 @@ class Value:
     optional: bool = False  # may also be None
     facts: frozenset[str] = frozenset()  # small further truths, see `Fact` names where they are set
 
+    def __eq__(self, other: object) -> bool:
+        # What differs most often comes first; the one that dataclasses write makes two tuples of all fields.
+        if not isinstance(other, Value):
+            return NotImplemented
+        return (
+            self.kind is other.kind
+            and self.site is other.site
+            and self.ident == other.ident
+            and self.name == other.name
+            and self.const == other.const
+            and self.grad is other.grad
+            and self.sure is other.sure
+            and self.cls is other.cls
+            and self.func is other.func
+            and self.storage == other.storage
+            and self.source == other.source
+            and self.role == other.role
+            and self.squash == other.squash
+            and self.optional is other.optional
+            and self.facts == other.facts
+            and self.carried == other.carried
+            and self.graph == other.graph
+            and self.bound == other.bound
+            and self.item == other.item
+            and self.elements == other.elements
+            and self.fields == other.fields
+        )
+
     def but(self, **changes: Any) -> Value:
         """A copy with some fields changed."""
         # Spelled out: copying is most of what an analysis does, and a loop over names takes three times as long.
@@ -196,14 +225,17 @@ def promised(value: Value) -> Value:
 
 def literal(node: ast.Constant) -> Value:
     """The value of a literal."""
-    match node.value:
-        case None:
-            return NONE
-        case str():
-            return Value(Kind.STRING, const=node.value)
-        case bool() | int() | float() | complex():
-            return Value(Kind.NUMBER, const=node.value)
-    return UNKNOWN
+    return _literal(type(node.value), node.value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _literal(kind: type, const: Hashable) -> Value:
+    """One object for all that are alike: most comparisons of values then end at `is`."""
+    if const is None:
+        return NONE
+    if kind is str:
+        return Value(Kind.STRING, const=const)
+    return Value(Kind.NUMBER, const=const) if kind in (bool, int, float, complex) else UNKNOWN
 
 
 def unsure(value: Value) -> Value:
