@@ -9,11 +9,10 @@ from pathlib import Path
 
 from runtime_check.driver import PER_LEVEL, Drive, Driver
 from runtime_check.extract import Namespace
-from runtime_check.project_loader import MARKERS
+from runtime_check.nearby import project_files
 
 FILES, READ = 2000, 6  # files looked at for the name; files whose calls are tried
 LARGE = 200_000  # bytes; larger files are skipped
-SKIPPED = {"node_modules", "site-packages", "build", "dist", "venv", "env", "__pycache__"}
 
 
 def called_elsewhere(space: Namespace, qualname: str, seed: int) -> Iterator[Drive]:
@@ -49,28 +48,13 @@ def files_with(space: Namespace, name: str) -> Iterator[str]:
     """Project files other than the target's own whose text has the name; tests come first."""
     own = os.path.abspath(space.path)
     word = name.encode()
-    listed = list(itertools.islice(project_files(own), FILES))
+    listed = list(itertools.islice(project_files(own, space.loader.given), FILES))
     for path in sorted(listed, key=lambda item: ("test" not in item.lower(), len(item), item)):
         try:
             if path != own and os.path.getsize(path) < LARGE and word in Path(path).read_bytes():
                 yield path
         except OSError:
             continue
-
-
-def project_files(path: str) -> Iterator[str]:
-    """Python files of the project around a path: below the folder with a project file, else beside the path."""
-    folder = Path(path).parent
-    if not folder.is_dir():
-        return
-    near = [folder, *folder.parents][:5]
-    root = next((place for place in near if any((place / item).exists() for item in MARKERS)), None)
-    if root is None:
-        yield from (str(item) for item in sorted(folder.glob("*.py")))
-        return
-    for top, folders, names in os.walk(root):
-        folders[:] = sorted(item for item in folders if item not in SKIPPED and not item.startswith("."))
-        yield from (os.path.join(top, item) for item in sorted(names) if item.endswith(".py"))
 
 
 def alias_of(space: Namespace, other: Namespace, name: str) -> str:

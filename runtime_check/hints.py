@@ -24,10 +24,11 @@ from typing import Any
 
 import torch
 
-from runtime_check.elsewhere import alias_of, files_with, project_files
+from runtime_check.elsewhere import alias_of, files_with
 from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example
 from runtime_check.made import there_and_back
+from runtime_check.nearby import is_module
 from runtime_check.slices import Arguments
 
 MARK = "example_for"
@@ -55,7 +56,7 @@ def configured(space: Namespace) -> Iterator[Hint]:
     for name, place in space.loader.factories:
         module, _, qualname = name.partition(":")
         path, _, function = place.rpartition(":")
-        if os.path.abspath(space.path).endswith(f"{os.sep}{module.replace('.', os.sep)}.py"):
+        if is_module(space.path, module):
             yield Hint(f"{os.path.basename(path)}:{function}()", qualname, partial(called, space, path, function))
 
 
@@ -68,8 +69,6 @@ def called(space: Namespace, path: str, function: str) -> Any:
 def marked(space: Namespace, name: str) -> Iterator[Hint]:
     """Functions marked with `example_for(name)`, in this file and in others of the project."""
     yield from marked_in(space, space.path, name, name)
-    if not any(True for _ in itertools.islice(project_files(os.path.abspath(space.path)), 1)):
-        return
     paths = (path for path in files_with(space, name) if MARK in read(path))
     for path in itertools.islice(paths, FILES):
         try:

@@ -22,13 +22,12 @@ from importlib import metadata
 from pathlib import Path
 
 from runtime_check.evidence import Environment, Outcome
+from runtime_check.nearby import below, project_root
 from runtime_check.plan import Case
 from runtime_check.sandbox import MOST_FILES
 from torchlint import __version__
 from torchlint.cache import DAYS, WAIT_S, folder, installed
 
-MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
-LEVELS = 5  # how far above a file its project is looked for
 MOST = 4000  # files of a project; verdicts about a larger one are not kept
 LARGE = 1 << 20  # bytes of a file above which its size and time are looked at only
 NO_CODE = {"node_modules", "site-packages", "__pycache__"}
@@ -107,18 +106,21 @@ class Kept:
 
     def key(self, case: Case) -> bytes:
         """All that an experiment rests on, as a short name; empty if that cannot be said."""
-        project = self.project(os.path.dirname(case.path))
+        project = self.project(os.path.dirname(case.path), case.roots)
         if not project:
             return b""
         what = repr((self.base, replace(case, key=0, message="", device=""), project))
         return hashlib.blake2b(what.encode("utf-8", "surrogatepass"), digest_size=20).digest()
 
-    def project(self, place: str) -> str:
-        """A short name for the texts of all files of the project around a folder; "" if there are too many."""
+    def project(self, place: str, given: tuple[str, ...] = ()) -> str:
+        """A short name for the texts of all files of the project around a folder; "" if there are too many.
+
+        Where no file says what the project is, those in the `given` folders belong to it.
+        """
         if place not in self.projects:
             digest = hashlib.blake2b(digest_size=20)
             count = 0
-            for path in files_around(Path(place)):
+            for path in files_around(Path(place), given):
                 count += 1
                 if count > MOST:
                     break
@@ -153,10 +155,12 @@ def opened() -> sqlite3.Connection | None:
     return None
 
 
-def files_around(place: Path) -> Iterator[str]:
-    """The Python files of the project that a folder is in; without one, those in the folder and below it."""
-    near = [place, *place.parents][:LEVELS]
-    root = next((one for one in near if any((one / marker).exists() for marker in MARKERS)), place)
+def files_around(place: Path, given: tuple[str, ...] = ()) -> Iterator[str]:
+    """The Python files of the project that a folder is in; without one, those in the given folders and below it."""
+    root = project_root(place)
+    if root is None:
+        root = place
+        yield from (file for top in given for file in below(top))
     seen: set[str] = set()
     for top, folders, names in os.walk(root, followlinks=True):
         real = os.path.realpath(top)

@@ -7,15 +7,17 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runtime_check.candidates import CODES, rules
 from runtime_check.evidence import Environment, Outcome, Verdict, cannot_tell
+from runtime_check.factories import FactoryError, Tried, factories_of, useless
 from runtime_check.plan import SECONDS, Case, from_finding
 from runtime_check.results import Confirmation, Result
+from runtime_check.target import target_at
 from torchlint.builtin import every_rule
-from torchlint.commands.check import Choices
+from torchlint.commands.check import NO_FILES, Choices
 from torchlint.config import Options
 from torchlint.engine import roots
 from torchlint.findings import Finding
@@ -76,20 +78,22 @@ def reach_command(request: Request, *, lint_progress: Progress | None = None) ->
     from runtime_check import reach
     from runtime_check.pool import PoolError
 
-    require_fork()
     show = progress_line(off=request.quiet or not sys.stderr.isatty())
-    options, report = lint(request, lint_progress)
-    findings = [finding for finding in report.findings if finding.code not in CODES]
-    cases = [("findings", case) for case in plan(report, findings, request)]
-    cases += reach.cases_in(request.paths, options.exclude, options.base, request.timeout)
-    words = request.keyword.lower()
-    cases = [(kind, case) for kind, case in cases if words in f"{case.path}:{case.name}:{case.code}".lower()]
     try:
+        require_fork()
+        options, report = lint(request, lint_progress)
+        findings = [finding for finding in report.findings if finding.code not in CODES]
+        cases = [("findings", case) for case in plan(report, findings, request)]
+        cases += reach.cases_in(request.paths, options, request.timeout, factories_for(request))
+        words = request.keyword.lower()
+        cases = [(kind, case) for kind, case in cases if words in f"{case.path}:{case.name}:{case.code}".lower()]
         found = reach.measure(cases, jobs(options), request.device, most=request.max_seconds, progress=show)
-    except PoolError as error:
+    except (ConfirmError, PoolError) as error:
         return fail(str(error))
     finally:
         show(0, 0)
+    if not request.quiet:
+        say("warning", *report.notes, *unused_factories(options, report, {}, findings))
     say("error", *map(str, report.errors))
     put(reach.render(found, request.form), request.output_file)
     return 2 if report.errors else 0
@@ -184,7 +188,8 @@ def confirm(
         for key, finding in enumerate(findings)
     )
     shown, examined = without_candidates(results)
-    return Confirmation(shown, report.errors, report.notes, environment, time.perf_counter() - started, examined)
+    notes = (*report.notes, *unused_factories(options, report, outcomes, findings))
+    return Confirmation(shown, report.errors, notes, environment, time.perf_counter() - started, examined)
 
 
 def run(
@@ -231,7 +236,8 @@ def lint(request: Request, progress: Progress | None = None) -> tuple[Options, R
     """The options of a request and its findings; among these each class that a run alone can judge."""
     options = request.choices.options(request.paths)
     known = rules(request.choices, request.check_modules)
-    return options, lint_paths(request.paths, options, rules=known, progress=progress)
+    report = lint_paths(request.paths, options, rules=known, progress=progress)
+    return options, report if report.files or report.errors else replace(report, notes=(*report.notes, NO_FILES))
 
 
 def without_candidates(results: tuple[Result, ...]) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
@@ -284,16 +290,22 @@ def plan(report: Report, findings: list[Finding], request: Request) -> list[Case
 
 
 def factories_for(request: Request) -> tuple[tuple[str, str], ...]:
-    """The user's factories with absolute paths. ConfirmError for one whose file is not there."""
-    options = request.choices.options(request.paths)
-    found = []
-    for name, place in options.factories:
-        path, _, function = place.rpartition(":")
-        file = os.path.abspath(os.path.join(options.base, path))
-        if not os.path.isfile(file):
-            raise ConfirmError(f"{options.file}: tool.torchlint.confirm.factories: there is no file {path}")
-        found.append((name, f"{file}:{function}"))
-    return tuple(found)
+    """The user's factories with absolute paths. ConfirmError for one that is not there."""
+    try:
+        return factories_of(request.choices.options(request.paths))
+    except FactoryError as error:
+        raise ConfirmError(str(error)) from None
+
+
+def unused_factories(options: Options, report: Report, outcomes: Mapping[int, Outcome],
+                     findings: Sequence[Finding]) -> tuple[str, ...]:
+    """A line for each factory that is for nothing."""
+    tried = []
+    for key, outcome in outcomes.items():
+        source = report.sources[findings[key].path]
+        target = target_at(source.text, in_source(findings[key], source).span.line)
+        tried.append(Tried(findings[key].path, target.qualname, outcome.verdict is not Verdict.NOT_REACHED))
+    return tuple(useless(options, tried))
 
 
 def claim_name(finding: Finding) -> str:

@@ -12,13 +12,13 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime_check.nearby import MARKERS
 from runtime_check.outside import ALWAYS, known
 from runtime_check.placeholder import Missing
 
 if TYPE_CHECKING:
     from runtime_check.extract import Namespace
 
-MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
 LEVELS = 6  # how far above a file its project is looked for
 SIMILAR = {"regex": "re", "ujson": "json", "orjson": "json", "simplejson": "json"}
 STDLIB = frozenset(sys.stdlib_module_names)
@@ -144,11 +144,12 @@ class Loader:
         self.modules: dict[str, ModuleProxy] = {}
         self.texts: dict[str, str] = {}
         self.factories: tuple[tuple[str, str], ...] = ()  # of the user: what is made, path:function
+        self.given = tuple(map(os.path.abspath, roots))
         self.roots: list[str] = []
         self.only: dict[str, str] = {}  # roots that serve one top-level package alone: root -> package
         self._guess_roots()
         # Those of other files come last: several scripts may each have a `models.py` beside them.
-        self.roots += [path for item in roots if (path := os.path.abspath(item)) not in self.roots]
+        self.roots += [path for path in self.given if path not in self.roots]
 
     def _guess_roots(self) -> None:
         folder = Path(self.main).parent

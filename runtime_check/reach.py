@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from runtime_check.evidence import Environment, Outcome, Verdict
 from runtime_check.plan import Case, Lines
 from torchlint.claims import Claim
+from torchlint.config import Options
 from torchlint.discover import discover
 from torchlint.engine import roots
 from torchlint.files import UnreadableFile, read_source
@@ -139,10 +140,11 @@ FIND: dict[str, tuple[str, Callable[[ast.Module], Iterator[str]]]] = {
 }
 
 
-def cases_in(paths: tuple[str, ...], exclude: tuple[str, ...], base: str, seconds: float) -> Iterator[tuple[str, Case]]:
-    """A case for everything in the files that can be tried, with its kind."""
+def cases_in(paths: tuple[str, ...], options: Options, seconds: float,
+             factories: tuple[tuple[str, str], ...] = ()) -> Iterator[tuple[str, Case]]:
+    """A case for everything in the files that can be tried, with its kind; `factories` are those of the user."""
     folders = tuple(str(root) for root in roots(paths))
-    for found in discover(paths, exclude, base).files:
+    for found in discover(paths, options.exclude, options.base).files:
         try:
             text = read_source(found.path, found.shown).text
             tree = ast.parse(text)
@@ -151,7 +153,8 @@ def cases_in(paths: tuple[str, ...], exclude: tuple[str, ...], base: str, second
         for kind, (code, names) in FIND.items():
             for name in dict.fromkeys(names(tree)):
                 path = os.path.abspath(found.path)
-                yield kind, Case(0, path, code, name, Claim(), text, (Lines(1, 1),), roots=folders, seconds=seconds)
+                yield kind, Case(0, path, code, name, Claim(), text, (Lines(1, 1),), roots=folders, seconds=seconds,
+                                 factories=factories)
 
 
 # -- the report ---------------------------------------------------------------------------------

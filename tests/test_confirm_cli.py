@@ -209,3 +209,12 @@ def test_user_code_cannot_write_or_print_into_our_output(tmp_path: Path) -> None
     json.loads(done.stdout)
     assert "noise" not in done.output
     assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--reach",)])
+def test_no_python_files_and_standard_input_are_told(options: tuple[str, ...]) -> None:
+    Path("empty").mkdir()
+    done = confirm("empty", *options)
+    assert done.exit_code == 0 and done.stderr == "torchlint: warning: no Python files here\n"
+    done = confirm("-", *options)
+    assert done.exit_code == 2 and "cannot read standard input; write the code to a file first" in done.stderr

@@ -137,8 +137,51 @@ def test_a_factory_serves_checks_of_modules_too() -> None:
     ("[tool.torchlint.confirm.factories]\nNet = 'a.py:f'", "'Net' is no name such as"),
     ("[tool.torchlint.confirm.factories]\n'a:Net' = 'a.f'", "needs a place such as"),
     ("[tool.torchlint.confirm.factories]\n'a:Net' = 'gone.py:f'", "there is no file gone.py"),
+    ("[tool.torchlint.confirm.factories]\n'pkg.net:Net' = 'pkg/net.py:tain'", "defines no tain; did you mean 'train'?"),
 ])
 def test_a_configuration_that_is_wrong_is_one_line_and_2(config: str, said: str) -> None:
     write("pyproject.toml", config)
     done = confirm()
     assert done.exit_code == 2 and said in done.stderr, done.stderr
+    reach = confirm("--reach")
+    assert reach.exit_code == 2 and said in reach.stderr, reach.stderr
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("pkg.nett:train", "there is no module pkg.nett"),
+    ("pkg.net:trian", "pkg/net.py defines no trian; did you mean 'train'?"),
+    ("pkg.net:Net", "no finding is in Net; what was not reached is in train"),
+    ("pkg.net:train", ""),
+])
+def test_a_factory_for_nothing_is_told(name: str, said: str) -> None:
+    write("tests/factories.py", FACTORIES)
+    write("pyproject.toml", f"[tool.torchlint.confirm.factories]\n'{name}' = 'tests/factories.py:make_arguments'\n")
+    done = confirm("--select", "TL201")
+    assert done.exit_code == (0 if said else 1)
+    assert (f"{name!r} is not used: {said}" in done.stderr) if said else not done.stderr, done.stderr
+    assert confirm("--select", "TL201", "-q").stderr == ""
+
+
+def test_a_factory_serves_reach_too() -> None:
+    write("tests/factories.py", FACTORIES)
+    write("pyproject.toml", CONFIG)
+    rows = json.loads(confirm("--reach", "-k", "reach-module").stdout)["tried"]
+    assert [(row["name"], row["verdict"]) for row in rows] == [("Net", "confirmed")]
+
+
+def test_marked_functions_are_found_without_a_project_file() -> None:
+    Path(".git").rmdir()
+    marked = FACTORIES.replace("def make_net", "@runtime_check.example_for(Net)\ndef make_net")
+    write("checks/examples.py", marked.replace("import torch\n", "import torch, runtime_check\n", 1))
+    for paths in (("checks",), (".",)):
+        done = confirm("--select", "TL405", *paths)
+        (row,) = json.loads(done.stdout)["results"]
+        assert (row["verdict"], row["how"]) == ("confirmed", "with examples.py:make_net()"), row
+
+
+def test_a_mark_that_appears_where_no_project_file_is_runs_it_again() -> None:
+    Path(".git").rmdir()
+    assert results()["TL405"]["verdict"] != "confirmed"
+    marked = FACTORIES.replace("def make_net", "@runtime_check.example_for(Net)\ndef make_net")
+    write("checks/examples.py", marked.replace("import torch\n", "import torch, runtime_check\n", 1))
+    assert results()["TL405"]["verdict"] == "confirmed"

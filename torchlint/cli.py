@@ -309,6 +309,8 @@ def confirm_command(script: str | None, reach: bool, **given: Any) -> int:
         return script_command(request, script)
     if not request.paths:
         raise click.UsageError("Missing argument 'PATHS...' (or --script PATH:LINE:CODE)")
+    if "-" in request.paths:
+        raise click.UsageError("confirm runs files: it cannot read standard input; write the code to a file first")
     with Progress(off=request.quiet) as progress:
         command = reach_command if reach else confirm_command
         return command(request, lint_progress=progress)

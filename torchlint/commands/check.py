@@ -20,6 +20,8 @@ from torchlint.rule import Rule
 from torchlint.runner import Checked, Checker, Progress, jobs, lint_paths
 from torchlint.select import configured, select
 
+NO_FILES = "no Python files here"
+
 
 @dataclass(frozen=True)
 class Choices:
@@ -82,7 +84,7 @@ class Outcome:
         """What the user should know that is no fault."""
         if self.report.files or self.report.errors or self.excluded:
             return self.report.notes
-        return (*self.report.notes, "no Python files here")
+        return (*self.report.notes, NO_FILES)
 
     def status(self, exit_zero: bool = False) -> int:
         """The exit status: 2 if something could not be done, 1 for findings or a patch, else 0."""

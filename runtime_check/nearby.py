@@ -1,0 +1,64 @@
+"""The files of a project: below the folder with its project file, or where no such file is, in the folders given.
+
+torch is not needed, so that whoever keeps verdicts sees the same files as whoever runs the code.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
+LEVELS = 5  # how far above a file its project is looked for
+FOLDERS = 100  # that are looked through where nothing says where the project ends
+SKIPPED = {"node_modules", "site-packages", "build", "dist", "venv", "env", "__pycache__"}
+
+
+def project_root(folder: Path) -> Path | None:
+    """The folder of the project that a folder is in, or None."""
+    near = [folder, *folder.parents][:LEVELS]
+    return next((place for place in near if any((place / item).exists() for item in MARKERS)), None)
+
+
+def project_files(path: str, given: Iterable[str] = ()) -> Iterator[str]:
+    """Python files of the project around a path; without a project those beside it and in `given` folders."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        return
+    root = project_root(folder)
+    if root is None:
+        beside = [str(item) for item in sorted(folder.glob("*.py"))]
+        yield from dict.fromkeys([*beside, *(file for top in given for file in below(top))])
+        return
+    for top, folders, names in os.walk(root):
+        folders[:] = sorted(item for item in folders if not skipped(item))
+        yield from (os.path.join(top, item) for item in sorted(names) if item.endswith(".py"))
+
+
+def below(top: str) -> Iterator[str]:
+    """Python files in a folder and below it, the nearest first; of a large tree not all."""
+    waiting = collections.deque([top])
+    for _ in range(FOLDERS):
+        if not waiting:
+            return
+        folder = waiting.popleft()
+        try:
+            with os.scandir(folder) as entries:
+                listed = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        yield from (entry.path for entry in listed if entry.name.endswith(".py"))
+        waiting += [entry.path for entry in listed if entry.is_dir(follow_symlinks=False) and not skipped(entry.name)]
+
+
+def skipped(name: str) -> bool:
+    """Whether a folder of this name holds no code of a project."""
+    return name in SKIPPED or name.startswith(".")
+
+
+def is_module(path: str, module: str) -> bool:
+    """Whether a file is the module `pkg.net`, as seen from some folder above it."""
+    place = os.sep + module.replace(".", os.sep)
+    return os.path.abspath(path).endswith((f"{place}.py", f"{place}{os.sep}__init__.py"))
