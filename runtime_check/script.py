@@ -44,7 +44,7 @@ runs it again and prints the numbers; the exit status is 0 if the verdict is the
 """
 import base64, importlib.abc, importlib.util, json, lzma, sys
 
-# ---- the flagged code, cut out of {path}; {flagged_lines}
+# ---- the flagged code, cut out of {path}; flagged is {flagged_lines} of it as it stands here
 CODE = {code}
 
 # ---- the same, {correction}
@@ -107,17 +107,20 @@ def write(finding: Finding, case: Case, pool: Pool) -> tuple[str, Outcome]:
         if outcome.verdict is Verdict.CONFIRMED:
             break
     assert pool.environment is not None
-    return text_of(finding, smallest(case, outcome, pool), outcome, pool.environment), outcome
+    case, outcome = smallest(case, outcome, pool)
+    return text_of(finding, case, outcome, pool.environment), outcome
 
 
-def smallest(case: Case, outcome: Outcome, pool: Pool) -> Case:
-    """The smallest form of a case that shows the same: without the project, cut out, run in the known way."""
-    forms = list(forms_of(case, outcome.how))
-    for form in forms:
+def smallest(case: Case, outcome: Outcome, pool: Pool) -> tuple[Case, Outcome]:
+    """The smallest form of a case that shows the same: without the project, cut out, run in the known way.
+
+    With it comes what it showed: its words count the lines of its own text.
+    """
+    for form in forms_of(case, outcome.how):
         ((_, seen),) = pool.run([form])
         if same(outcome, seen):
-            return form
-    return case
+            return form, seen
+    return case, outcome
 
 
 def forms_of(case: Case, how: str) -> Iterator[Case]:

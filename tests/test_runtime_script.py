@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 from runtime_check.cutout import cut_out
 from runtime_check.evidence import Verdict
-from runtime_check.main import Request, chosen
+from runtime_check.main import Request, chosen, lint
 from runtime_check.pool import Pool
 from runtime_check.script import literal, needed, packed, parted, write
 from torchlint.cli import main
@@ -107,6 +107,40 @@ def test_a_script_holds_what_is_needed_of_the_file_and_says_the_same_elsewhere(p
     assert "class Unrelated" not in text and "def helper" not in text
     assert "It needs torch alone" in text and str(tmp_path) not in text
     assert run(text, tmp_path).returncode == 0 and rows
+
+
+RAISES = '''"""One line."""
+from __future__ import annotations
+
+import torch
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def run():
+    x = torch.ones(2, requires_grad=True)
+    Scale.apply(x, 2.0).sum().backward()
+'''
+
+
+def test_the_lines_that_a_script_names_are_those_of_the_code_in_it(pool: Pool, tmp_path: Path) -> None:
+    Path("net.py").write_text(RAISES)
+    _, report = lint(Request(("net.py",), Choices(select=("TL3",), preview=True, isolated=True)))
+    found = next(one for one in report.findings if one.code == "TL303")
+    text, _, _ = script_for("net.py", found.span.line, "TL303", pool)
+    code = re.search(r"^CODE = r'''\n(.*?)'''\[1:\]", text, re.M | re.S)
+    assert code is not None and code[1].startswith("from __future__")
+    said = re.findall(r"\bline (\d+)", text[: text.index("import base64")])
+    lines = code[1].splitlines()
+    assert said and all("apply" in lines[int(number) - 1] for number in said), (said, code[1])
 
 
 def test_a_script_names_the_project_if_its_files_are_needed(pool: Pool, tmp_path: Path) -> None:
