@@ -81,7 +81,7 @@ def settled(real: Callable[..., None]) -> Callable[..., None]:
     return destroy
 
 
-def _on_cpu(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any,
+def on_cpu(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any,
             **options: Any) -> None:
     """The wrapper of a module, which is not on the devices that it is said to be on if there are none."""
     if all(item.device.type == "cpu" for item in module.parameters()):
@@ -109,7 +109,7 @@ def one_rank() -> Iterator[None]:
             if hasattr(module, "_get_default_group"):
                 stack.enter_context(mock.patch.object(module, "_get_default_group", _joining(module)))
         if not torch.cuda.is_available():
-            stack.enter_context(mock.patch.object(DistributedDataParallel, "__init__", _on_cpu))
+            stack.enter_context(mock.patch.object(DistributedDataParallel, "__init__", on_cpu))
         if mp.spawn is _spawn:
             stack.enter_context(mock.patch.object(mp, "spawn", _once))
         try:

@@ -31,6 +31,16 @@ LOSS_KINDS: tuple[Callable[..., nn.Module], ...] = (
 MODEL_METHODS = frozenset({"parameters", "named_parameters", "state_dict", "zero_grad", "train", "eval", "modules"})
 
 
+def own_rank() -> int:
+    """The number of this process, where an experiment has started several."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def ranks() -> int:
+    """How many processes there are."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 class TrainingGuesser(ArgumentGuesser):
     """Knows what training code is given. `recipes` are the models that could be made, best first."""
 
@@ -74,7 +84,7 @@ class TrainingGuesser(ArgumentGuesser):
         elif world.DEVICES.search(text):
             yield from (Made("device", lambda: torch.device(world.device)), Made("str(device)", lambda: world.device))
         elif world.RANKS.search(text) or text == "world_size":
-            yield Const(1 if text == "world_size" else 0)
+            yield Made("1", ranks) if text == "world_size" else Made("0", own_rank)
         elif ENVIRONMENTS.search(text):
             yield from environments()
         elif self.function.__name__ == "__getitem__":

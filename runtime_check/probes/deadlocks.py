@@ -1,7 +1,8 @@
 """Deadlocks: two ranks on this machine do not finish, while with the correction they do.
 
 The ranks are forked children of this process, joined by gloo through a file in the scratch folder. What
-the program asks of `init_process_group` and `spawn` is replaced by that; each rank has a short time.
+the program asks of `init_process_group` and `spawn` is replaced by that; each rank has a short time. A run in which
+no rank came to the flagged code says nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
 
+from runtime_check import trace
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.onerank import settled
+from runtime_check.onerank import on_cpu, settled
 from runtime_check.probes.bench import Bench, Program, Run, Way, first_decisive
 from runtime_check.sandbox import shorten
 
@@ -45,12 +48,14 @@ class Ranks:
     failed: int = 0
     joined: bool = False  # the program made a process group
     why: str = ""  # the error that a rank ended with
+    reached: int = 0  # ranks that came to a flagged statement
 
 
-def rank_main(rank: int, store: str, action: Callable[[], object], joined: bool) -> None:
+def rank_main(rank: int, store: str, action: Callable[[], object], joined: bool, program: Program) -> None:
     """Runs an action as one rank. Ends the process: 0 done, 1 failed, 2 no process group was made.
 
-    `joined`: the group is made beforehand, for code that finds one when it is called.
+    `joined`: the group is made beforehand, for code that finds one when it is called. A file tells that the rank
+    came to a flagged statement of the program: it may never leave it.
     """
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
@@ -65,15 +70,21 @@ def rank_main(rank: int, store: str, action: Callable[[], object], joined: bool)
         limit = datetime.timedelta(seconds=SECONDS)
         plain("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=limit)
 
+    def reached(frame: types.FrameType, index: int) -> None:
+        with open(f"{store}.{rank}.reached", "w"):
+            pass
+
     dist.destroy_process_group = settled(dist.destroy_process_group)
     dist.init_process_group = init
     torch.distributed.init_process_group = init
+    if not torch.cuda.is_available():
+        DistributedDataParallel.__init__ = on_cpu
+    spots = [(spot.first, spot.last) for spot in program.spots]
     try:
-        if dist.is_initialized():
-            dist.destroy_process_group()  # the one of a single rank, in which arguments were looked for
         if joined:
             init()
-        action()
+        with trace.LineTrace(program.path, program.text, spots, before=reached):
+            action()
         os._exit(0 if made else 2)
     except BaseException as error:
         with open(f"{store}.{rank}", "w") as file:
@@ -81,14 +92,19 @@ def rank_main(rank: int, store: str, action: Callable[[], object], joined: bool)
         os._exit(1)
 
 
-def run_ranks(ranks: Ranks, actions: list[Callable[[], object]], *, joined: bool = False) -> None:
-    """Forks a process for each action and waits. `joined`: they find a process group."""
+def run_ranks(
+    ranks: Ranks, actions: list[Callable[[], object]], program: Program, *, joined: bool = False
+) -> None:
+    """Forks a process for each action of a program and waits. `joined`: they find a process group."""
+    if dist.is_initialized():
+        # The one of a single rank, in which arguments were looked for: its threads would be missing in a child.
+        settled(dist.destroy_process_group)()
     store = os.path.join(tempfile.mkdtemp(), "store")
     running: dict[int, int] = {}
     for rank, action in enumerate(actions):
         process = os.fork()
         if process == 0:
-            rank_main(rank, store, action, joined)
+            rank_main(rank, store, action, joined, program)
         running[process] = rank
     end = time.monotonic() + SECONDS + 1
     while running and time.monotonic() < end:
@@ -107,18 +123,19 @@ def run_ranks(ranks: Ranks, actions: list[Callable[[], object]], *, joined: bool
         ranks.stuck += 1
         ranks.joined = True
     for rank in range(len(actions)):
+        ranks.reached += os.path.exists(f"{store}.{rank}.reached")
         if not ranks.why and os.path.exists(f"{store}.{rank}"):
             with open(f"{store}.{rank}") as file:
                 ranks.why = file.read()
 
 
 @contextmanager
-def spawning(ranks: Ranks) -> Iterator[None]:
+def spawning(ranks: Ranks, program: Program) -> Iterator[None]:
     """Makes `torch.multiprocessing.spawn` start our ranks."""
     plain = mp.spawn
 
     def spawn(fn: Callable[..., object], args: tuple[Any, ...] = (), nprocs: int = 1, **_: Any) -> None:
-        run_ranks(ranks, [partial(fn, rank, *args) for rank in range(RANKS)])
+        run_ranks(ranks, [partial(fn, rank, *args) for rank in range(RANKS)], program)
 
     mp.spawn = spawn
     try:
@@ -195,13 +212,13 @@ def measure(bench: Bench, program: Program, way: Way) -> Ranks:
     if way.kind == ENTRY:
         function = way.run()
         if callable(function):
-            run_ranks(ranks, [partial(call_as_rank, function, rank) for rank in range(RANKS)])
+            run_ranks(ranks, [partial(call_as_rank, function, rank) for rank in range(RANKS)], program)
         return ranks
-    with spawning(ranks):
+    with spawning(ranks, program):
         if "spawn" in program.text:
             ranks.run = bench.run(program, way, traced=False)
         else:
-            run_ranks(ranks, [way.run] * RANKS, joined=way.made_up)
+            run_ranks(ranks, [way.run] * RANKS, program, joined=way.made_up)
     return ranks
 
 
@@ -212,6 +229,9 @@ def probe(bench: Bench) -> Outcome:
         bad = measure(bench, bench.flagged, way)
         if not bad.joined:
             bench.note(bad.run.trouble or f"no process group was made ({way.label})")
+            return None
+        if not bad.reached:
+            bench.note(bad.why or f"no rank came to the flagged line ({way.label})")
             return None
         corrected = bench.corrected
         others = ways(bench, corrected) if corrected is not None else iter(())
