@@ -36,6 +36,7 @@ TYPES = ("FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor",
 #: Counts of things to go through, and how many are enough; fewer would not do for parts and batches of them.
 COUNTS, FEW = re.compile(r"(^|_)(counts?|samples|items|examples|pictures|images|iterations|iters|steps|episodes)$"), 64
 TO_READ = re.compile(r"resume|checkpoint|ckpt|pretrained|weights|(^|_)(load|file|data|dir|path|root|seed|rank)($|_)")
+TRAINS = re.compile(r"train|fit|run|learn")  # commands of a script that rather are chosen
 CONFIGS = re.compile(r"([Cc]onfig|Args|Arguments|Options|Settings|HParams|SimpleNamespace)$")
 CLASSES, MOST_CLASSES = re.compile(r"class|categor|labels?$"), 100
 
@@ -150,14 +151,40 @@ def _parse_known_args(self: argparse.ArgumentParser, args: Any = None, namespace
     required = [action for action in self._actions if action.required and action.dest != "help"]
     for action in required:
         action.required = False
-    positional = [action for action in self._actions if not action.option_strings]
+    groups = [group for group in self._mutually_exclusive_groups if group.required]
+    for group in groups:
+        group.required = False
+    commands = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+    positional = [action for action in self._actions if not action.option_strings and action not in commands]
     for action in positional:
         action.nargs = action.nargs if action.nargs in ("*", "?") else "?"
     found, rest = _real_parse(self, [] if args is None else args, namespace)
+    for group in groups:
+        _fill_one(group._group_actions, found)
     for action in [*required, *positional]:
-        if getattr(found, action.dest, None) is None and action.dest != argparse.SUPPRESS:
+        if getattr(found, action.dest, None) is None and action.dest != argparse.SUPPRESS and action not in commands:
             setattr(found, action.dest, _plausible(action))
+    for action in commands if not args else ():
+        _fill_command(action, found)
     return found, rest
+
+
+def _fill_one(actions: list[argparse.Action], found: argparse.Namespace) -> None:
+    """One of several options that exclude each other gets a value if none has one; rather not one of a file to read."""
+    if all(getattr(found, action.dest, None) == action.default for action in actions):
+        action = min(actions, key=lambda one: TO_READ.search(names.snake(one.dest)) is not None)
+        setattr(found, action.dest, action.const if action.nargs == 0 else _plausible(action))
+
+
+def _fill_command(action: argparse._SubParsersAction[Any], found: argparse.Namespace) -> None:
+    """One command of several is chosen, rather one that trains, and its own options get values."""
+    if not action.choices:
+        return
+    name = min(action.choices, key=lambda one: TRAINS.search(one) is None)
+    own, _ = action.choices[name].parse_known_args([])
+    given = {} if action.dest == argparse.SUPPRESS else {action.dest: name}
+    for key, value in {**vars(own), **given}.items():
+        setattr(found, key, value)
 
 
 def _parse_small(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:

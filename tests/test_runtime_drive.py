@@ -390,6 +390,34 @@ def test_options_that_ifs_ask_for_are_given_too() -> None:
     assert space.globals["seen"] == []
 
 
+def test_commands_and_options_that_exclude_each_other_are_given() -> None:
+    space, found = ways("""
+        import argparse
+        def work(options):
+            seen.append((options.command, options.steps, options.data, options.fake, options.load))  #!
+        def main():
+            parser = argparse.ArgumentParser()
+            commands = parser.add_subparsers(dest="command", required=True)
+            export = commands.add_parser("export")
+            export.set_defaults(function=print)
+            train = commands.add_parser("train")
+            train.add_argument("data")
+            train.add_argument("--steps", type=int, default=3)
+            source = train.add_mutually_exclusive_group(required=True)
+            source.add_argument("--load")
+            source.add_argument("--fake", action="store_true")
+            train.set_defaults(function=work)
+            options = parser.parse_args()
+            options.function(options)
+            given = parser.parse_args(["train", "mine", "--load", "file"])
+            work(given)
+        seen = []
+        main()
+    """)
+    next(drive for drive in found if drive.label == "the file run as a script").run()
+    assert space.globals["seen"] == [("train", 3, "example", True, None), ("train", 3, "mine", False, "file")]
+
+
 def test_environments_are_there_without_their_package() -> None:
     for action, name in (("env.action_space.n - 1", "CartPole-v1"), ("env.action_space.sample()", "Pendulum-v1")):
         space, found = ways(f"""
