@@ -6,6 +6,7 @@ file is looked at here; bodies belong to `torchlint.model`.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,7 @@ def absolute(module: str, level: int, package: str) -> str:
 
 def has_captures(text: str) -> bool:
     """Whether expressions or patterns of a file may bind names; few files do, and looking for them costs."""
-    return ":=" in text or "match " in text
+    return ":=" in text or re.search(r"^[ \t]*match\b", text, re.MULTILINE) is not None
 
 
 def collect_bindings(statements: Iterable[ast.stmt], scope: Scope, package: str, captures: bool = True) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from torchlint import knowledge
@@ -21,6 +22,7 @@ from torchlint.model.classes import ClassInfo
 from torchlint.model.events import Event, Flow
 from torchlint.model.functions import FunctionInfo
 from torchlint.model.interp import analyse
+from torchlint.model.passed_on import bound_anew
 from torchlint.model.positions import Positions
 from torchlint.model.replaced import Replaced
 from torchlint.model.session import Session
@@ -128,6 +130,7 @@ class FileModel:
         self._functions: dict[ast.AST, FunctionInfo] = {}
         self._flows: dict[ast.AST, Flow] = {}
         self._running: dict[ast.AST, Flow] = {}  # being followed; what is known of them so far
+        self._anew: dict[ast.AST, frozenset[str]] = {}
         self._positions = Positions(self.source)
         self.session: Session = self.project.session(Session)
 
@@ -405,6 +408,13 @@ class FileModel:
     def is_running(self, node: ast.AST) -> bool:
         """Whether a function is being analysed at the moment."""
         return node in self._running
+
+    def is_anew(self, paths: Iterable[str], loop: ast.For | ast.AsyncFor | ast.While, owner: ast.AST) -> bool:
+        """Whether a loop's iterations bind all of these paths before they read them (in the flow of `owner`)."""
+        names = self._anew.get(loop)
+        if names is None:
+            names = self._anew[loop] = bound_anew(self, loop, owner)
+        return all(re.split(r"[.\[]", path, maxsplit=1)[0] in names for path in paths)
 
     def owner(self, node: ast.AST) -> ast.AST:
         """The function or module node in whose flow an expression is evaluated."""

@@ -151,7 +151,7 @@ def run_if(run: Run, node: ast.If) -> None:
 
 
 def run_loop(run: Run, node: ast.For | ast.AsyncFor | ast.While) -> None:
-    """The body twice: the second pass starts from what the first one left."""
+    """The body twice: the second pass starts from what the first one left, if it reads any of that."""
     iterated = UNKNOWN
     if isinstance(node, ast.While):
         evaluate.expr(run, node.test)
@@ -163,15 +163,16 @@ def run_loop(run: Run, node: ast.For | ast.AsyncFor | ast.While) -> None:
     first_event = len(run.flow.events)
     made = frozenset(run.flow.made)
     outer = run.loops
+    grad = run.grad
     passes = 2 if len(outer) < MAX_LOOP_DEPTH else 1
     exits: list[Env] = []
     start: Env = run.env
     end: Env | None = None
+    changed: Env = {}
     for number in range(passes):
         if number:
-            assert end is not None
             del run.flow.events[first_event:]
-            start = carry(start, end, node, run.flow.made - made)
+            start = carry(start, changed, node, run.flow.made - made)
         run.loops = (*outer, node)
         run.env = dict(start)
         run.breaks.append([])
@@ -183,7 +184,10 @@ def run_loop(run: Run, node: ast.For | ast.AsyncFor | ast.While) -> None:
         exits = run.breaks.pop()
         run.loops = outer
         end = run.env
-        if end is None:
+        if end is None or number + 1 == passes:
+            break
+        changed = differing(start, end)
+        if run.grad is grad and run.model.is_anew(changed, node, run.owner.node):
             break
     state.end = end or {}
     finish_loop(run, node, merge(state.head, end) if end is not None else state.head, exits)
@@ -208,13 +212,20 @@ def finish_loop(run: Run, node: ast.For | ast.AsyncFor | ast.While, after: Env |
         run.env = None
 
 
-def carry(start: Env, end: Env, loop: ast.AST, made: Set[Hashable]) -> Env:
+def differing(start: Env, end: Env) -> Env:
+    """What a pass over a loop's body has changed."""
+    return {
+        name: value
+        for name, value in end.items()
+        if (before := start.get(name)) is not value and (before is None or before != value)
+    }
+
+
+def carry(start: Env, changed: Env, loop: ast.AST, made: Set[Hashable]) -> Env:
     """The second pass' start: what the first pass changed is marked as made by an earlier iteration."""
     found = dict(start)
-    for name, value in end.items():
+    for name, value in changed.items():
         before = start.get(name)
-        if before is value or (before is not None and before == value):
-            continue
         marked = mark_carried(value, loop, made)
         if before is None:
             found[name] = marked

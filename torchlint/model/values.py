@@ -53,6 +53,8 @@ class Kind(enum.Enum):
     CONTEXT = "context"  # a context manager such as torch.no_grad()
     INSTANCE = "instance"  # of some other class
 
+    __hash__ = object.__hash__  # members are single objects; the hash that enums write is Python code
+
     def __repr__(self) -> str:
         return self.name
 
