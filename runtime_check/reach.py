@@ -28,7 +28,7 @@ KINDS = {
 }
 #: What a class says that calls such a kernel: a grid, a compiled extension, a registered operator.
 KERNELS = re.compile(r"_kernel\w*\[|\[grid|triton|_C\.|_ext\b|torch\.ops\.|torch\.cuda\.|cupy|nvcc|_cuda\b")
-MOST = 12  # reasons listed for each kind
+MOST, NAMED = 12, 5  # reasons listed for each kind, and others that are named beside the example of each
 NATIVE = re.compile(r"CUDA|cuda|[Tt]riton|kernel|_C\b|\bops\.|extension|nvcc|GPU|flash_attn|NVIDIA")
 
 #: What keeps code from being run, by what an error says; the first that fits.
@@ -61,6 +61,12 @@ class Tried:
     path: str
     name: str
     outcome: Outcome
+
+    @property
+    def place(self) -> str:
+        """File and name; the folder tells one `models.py` from another."""
+        folder, file = os.path.split(self.path)
+        return f"{os.path.join(os.path.basename(folder), file)}: {self.name or 'the script'}"
 
     @property
     def reason(self) -> str:
@@ -209,9 +215,17 @@ def section(kind: str, tried: list[Tried]) -> str:
     reasons = collections.Counter(one.reason for one in left_out(tried))
     for reason, count in reasons.most_common(MOST):
         first = next(one for one in left_out(tried) if one.reason == reason)
-        place = f"{os.path.basename(first.path)}: {first.name or 'the script'}"
-        lines.append(f"  {count:4} {reason:40} {place}: {first.outcome.why[:110]}")
+        lines.append(f"  {count:4} {reason:40} {first.place}: {first.outcome.why[:110]}")
+        lines += also([one for one in left_out(tried) if one.reason == reason and one is not first])
     return "\n".join(lines) + "\n"
+
+
+def also(rest: list[Tried]) -> list[str]:
+    """A line that names the others that did not run for the same reason."""
+    if not rest:
+        return []
+    more = f" and {len(rest) - NAMED} more" if len(rest) > NAMED else ""
+    return [f"       also {', '.join(one.place for one in rest[:NAMED])}{more}"]
 
 
 def to_dict(reach: Reach) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """What a run of `torchlint confirm` hands to its reports: frozen data."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from runtime_check.evidence import Environment, Outcome, Verdict
@@ -16,6 +17,12 @@ class Result:
     outcome: Outcome
     claim: str = ""  # the claim's name; "" for a rule that makes none
     repeat: str = ""  # the command that runs this experiment again
+
+    @property
+    def subject(self) -> str:
+        """The class that was examined: the first name that the message quotes."""
+        found = re.search(r"`([^`]+)`", self.finding.message)
+        return found[1] if found else self.finding.name
 
     @property
     def harmless(self) -> bool:

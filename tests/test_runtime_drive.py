@@ -791,6 +791,9 @@ def test_reach_can_be_measured(tmp_path: Path) -> None:
         class Bad(nn.Module):
             def forward(self, x):
                 raise NotImplementedError
+        class Worse(nn.Module):
+            def forward(self, x):
+                raise NotImplementedError
     """))
     (tmp_path / "train.py").write_text(dedent("""
         import os
@@ -825,7 +828,7 @@ def test_reach_can_be_measured(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["confirm", "--reach", "--isolated", str(tmp_path), "--output-format", "json"])
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
-    assert data["summary"]["modules"] == {"tried": 2, "ran": 1, "built": 1}
+    assert data["summary"]["modules"] == {"tried": 3, "ran": 1, "built": 2}
     assert data["summary"]["functions"] == {"tried": 2, "ran": 1, "built": 0, "native": 1}
     assert data["summary"]["loops"] == {"tried": 2, "ran": 1, "built": 0}
     assert data["summary"]["findings"]["tried"] >= 1
@@ -833,9 +836,10 @@ def test_reach_can_be_measured(tmp_path: Path) -> None:
     assert bad["reason"] == "abstract classes"
     assert not (tmp_path / "made_here").exists() and not Path("made_here").exists()
     text = CliRunner().invoke(main, ["confirm", "--reach", "--isolated", str(tmp_path)]).stdout
-    assert "2 Module classes: 1 ran forward (50%), 1 only built" in text
+    assert "3 Module classes: 1 ran forward (33%), 2 only built" in text
     assert "2 autograd Functions: 1 called (50%)\n  without those that need native kernels: 1 of 1 (100%)" in text
-    assert re.search(r"^ +1 abstract classes +nets.py: Bad: .*NotImplementedError", text, re.M)
+    named = r"^ +2 abstract classes +[\w-]+/nets.py: Bad: .*NotImplementedError.*\n +also [\w-]+/nets.py: Worse$"
+    assert re.search(named, text, re.M), text
 
 
 def test_a_schedule_gives_numbers() -> None:

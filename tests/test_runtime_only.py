@@ -170,3 +170,10 @@ def test_the_report_counts_what_was_examined() -> None:
     done = CliRunner().invoke(main, ["confirm", "--isolated", "net.py"])
     assert done.exit_code == 0
     assert "1 autograd Function held against finite differences: 0 differ, 1 agree, 0 not told" in done.stdout
+    text = HEAD + "".join(function(f"Lost{number}", "x.of_no_tensor", "grad") for number in range(12))
+    Path("net.py").write_text(text)
+    done = CliRunner().invoke(main, ["confirm", "--isolated", "net.py"])
+    assert "12 autograd Functions held against finite differences: 0 differ, 0 agree, 12 not told" in done.stdout
+    assert "\n    net.py:" in done.stdout and ": Lost9: " in done.stdout and ": Lost10: " not in done.stdout
+    assert "\n    and 2 more (--output-format json names them all)\n" in done.stdout
+    assert [one["name"] for one in confirm(text)["examined"]] == [f"Lost{number}" for number in range(12)]

@@ -24,7 +24,7 @@ def to_dict(confirmation: Confirmation) -> dict[str, Any]:
         "environment": None if confirmation.environment is None else asdict(confirmation.environment),
         "results": [result_dict(result) for result in confirmation.results],
         "examined": [
-            {"path": one.finding.path, "line": one.finding.span.line, "code": one.finding.code,
+            {"path": one.finding.path, "line": one.finding.span.line, "code": one.finding.code, "name": one.subject,
              "verdict": one.outcome.verdict.value, "why": one.outcome.why}
             for one in confirmation.examined
         ],

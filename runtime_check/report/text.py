@@ -79,6 +79,7 @@ def total(confirmation: Confirmation) -> str:
     return f"{looked_at(confirmation)}{count}: {', '.join(parts)}{where} in {confirmation.seconds:.1f} s\n"
 
 
+NOT_TOLD, REASON = 10, 160  # classes that are named for having given no result, and letters of each reason
 #: How classes that were run without a finding about them are called, and what their verdicts mean.
 EXAMINED = {
     "TL313": ("autograd Function", "held against finite differences", "differ", "agree"),
@@ -90,9 +91,20 @@ def looked_at(confirmation: Confirmation) -> str:
     """A line for each kind of class that was run without a finding about it."""
     lines = []
     for code, (noun, held, bad, good) in EXAMINED.items():
-        seen = [result.outcome.verdict for result in confirmation.examined if result.finding.code == code]
+        seen = [result for result in confirmation.examined if result.finding.code == code]
+        verdicts = [result.outcome.verdict for result in seen]
         if seen:
-            wrong, right = seen.count(Verdict.CONFIRMED), seen.count(Verdict.REFUTED)
-            rest = len(seen) - wrong - right
-            lines.append(f"{plural(len(seen), noun)} {held}: {wrong} {bad}, {right} {good}, {rest} not told\n")
+            wrong, right = verdicts.count(Verdict.CONFIRMED), verdicts.count(Verdict.REFUTED)
+            rest = [one for one in seen if one.outcome.verdict not in (Verdict.CONFIRMED, Verdict.REFUTED)]
+            lines.append(f"{plural(len(seen), noun)} {held}: {wrong} {bad}, {right} {good}, {len(rest)} not told\n")
+            lines += [f"    {not_told(one)}\n" for one in rest[:NOT_TOLD]]
+            if len(rest) > NOT_TOLD:
+                lines.append(f"    and {len(rest) - NOT_TOLD} more (--output-format json names them all)\n")
     return "".join(lines)
+
+
+def not_told(result: Result) -> str:
+    """A class of which nothing could be said, and why."""
+    why = visible(result.outcome.why)
+    place = f"{visible(result.finding.path)}:{result.finding.span.line}"
+    return f"{place}: {result.subject}: {why if len(why) <= REASON else why[: REASON - 1] + '…'}"
