@@ -14,12 +14,14 @@ from runtime_check.candidates import CODES, rules
 from runtime_check.evidence import Environment, Outcome, Verdict, cannot_tell
 from runtime_check.factories import FactoryError, Tried, factories_of, useless
 from runtime_check.plan import SECONDS, Case, from_finding
+from runtime_check.remedies import next_step
 from runtime_check.results import Confirmation, Result
-from runtime_check.target import target_at
+from runtime_check.target import Target, target_at
 from torchlint.builtin import every_rule
 from torchlint.commands.check import NO_FILES, Choices
 from torchlint.config import Options
 from torchlint.engine import roots
+from torchlint.files import Source
 from torchlint.findings import Finding
 from torchlint.notebooks import in_source
 from torchlint.output import fail, put, say
@@ -184,7 +186,8 @@ def confirm(
     cases = plan(report, findings, request)
     outcomes, environment = run(cases, jobs(options), request, progress)
     results = tuple(
-        result(finding, outcomes.get(key, no_claim(finding)), claim_name(finding), request)
+        result(finding, outcomes.get(key, no_claim(finding)), claim_name(finding), request,
+               report.sources.get(finding.path))
         for key, finding in enumerate(findings)
     )
     shown, examined = without_candidates(results)
@@ -255,8 +258,7 @@ def require_fork() -> None:
 
 def wanted(finding: Finding, keyword: str) -> bool:
     """Whether a finding is chosen by -k."""
-    place = f"{finding.path}:{finding.span.line}:{finding.code}"
-    words = (place, finding.name, finding.message, finding.fingerprint)
+    words = (place_of(finding), finding.name, finding.message, finding.fingerprint)
     return keyword.lower() in " ".join(words).lower()
 
 
@@ -302,9 +304,9 @@ def unused_factories(options: Options, report: Report, outcomes: Mapping[int, Ou
     """A line for each factory that is for nothing."""
     tried = []
     for key, outcome in outcomes.items():
-        source = report.sources[findings[key].path]
-        target = target_at(source.text, in_source(findings[key], source).span.line)
-        tried.append(Tried(findings[key].path, target.qualname, outcome.verdict is not Verdict.NOT_REACHED))
+        finding = findings[key]
+        target = target_of(finding, report.sources[finding.path])
+        tried.append(Tried(finding.path, target.qualname, outcome.verdict is not Verdict.NOT_REACHED))
     return tuple(useless(options, tried))
 
 
@@ -319,15 +321,29 @@ def no_claim(finding: Finding) -> Outcome:
     return cannot_tell(f"{finding.code} makes no claim that running the code could test")
 
 
-def result(finding: Finding, outcome: Outcome, claim: str, request: Request) -> Result:
-    """A result with the command that repeats it."""
-    place = f"{os.path.basename(finding.path)}:{finding.span.line}:{finding.code}"
+def result(finding: Finding, outcome: Outcome, claim: str, request: Request, source: Source | None) -> Result:
+    """A result with the command that repeats it, and what the reader can do where nothing could be told."""
+    place = os.path.basename(place_of(finding))
     words = ["torchlint", "confirm", finding.path, "--select", finding.code, "-k", place]
     if request.choices.preview:
         words.append("--preview")
     if request.device != "cpu":
         words += ["--device", request.device]
-    return Result(finding, outcome, claim, shlex.join(words) if claim else "")
+    unsettled = claim and outcome.verdict in (Verdict.NOT_REACHED, Verdict.CANNOT_TELL)
+    name = target_of(finding, source).qualname if unsettled and source is not None else ""
+    step = next_step(outcome, finding.path, name, request.timeout, finding.code) if unsettled else ""
+    return Result(finding, outcome, claim, shlex.join(words) if claim else "", step)
+
+
+def place_of(finding: Finding) -> str:
+    """Path, cell, line and code of a finding."""
+    cell = "" if finding.cell is None else f"cell {finding.cell}:"
+    return f"{finding.path}:{cell}{finding.span.line}:{finding.code}"
+
+
+def target_of(finding: Finding, source: Source) -> Target:
+    """The code that has to run for a finding to be tested."""
+    return target_at(source.text, in_source(finding, source).span.line)
 
 
 def progress_line(*, off: bool) -> Callable[[int, int], None]:

@@ -62,3 +62,14 @@ def is_module(path: str, module: str) -> bool:
     """Whether a file is the module `pkg.net`, as seen from some folder above it."""
     place = os.sep + module.replace(".", os.sep)
     return os.path.abspath(path).endswith((f"{place}.py", f"{place}{os.sep}__init__.py"))
+
+
+def dotted(path: str) -> str:
+    """The module name of a file: relative to the innermost folder that is no package."""
+    file = Path(os.path.abspath(path))
+    parts = [] if file.stem == "__init__" else [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").is_file() and folder.parent != folder:
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts) or file.stem

@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime_check.nearby import MARKERS
+from runtime_check.nearby import MARKERS, dotted
 from runtime_check.outside import ALWAYS, known
 from runtime_check.placeholder import Missing
 
@@ -187,13 +187,7 @@ class Loader:
 
     def dotted(self, path: str) -> str:
         """The module name of a file: relative to the innermost folder that is no package."""
-        file = Path(os.path.abspath(path))
-        parts = [] if file.stem == "__init__" else [file.stem]
-        folder = file.parent
-        while (folder / "__init__.py").is_file() and folder.parent != folder:
-            parts.insert(0, folder.name)
-            folder = folder.parent
-        return ".".join(parts) or file.stem
+        return dotted(path)
 
     def package(self, path: str) -> str:
         """`__package__` of a file."""

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 
 from runtime_check.evidence import Environment, Outcome, Verdict
 from runtime_check.plan import Case, Lines
+from runtime_check.remedies import next_step
+from runtime_check.target import target_at
 from torchlint.claims import Claim
 from torchlint.config import Options
 from torchlint.discover import discover
@@ -61,6 +63,7 @@ class Tried:
     path: str
     name: str
     outcome: Outcome
+    next_step: str = ""  # what a reader can do if it did not run
 
     @property
     def place(self) -> str:
@@ -216,6 +219,7 @@ def section(kind: str, tried: list[Tried]) -> str:
     for reason, count in reasons.most_common(MOST):
         first = next(one for one in left_out(tried) if one.reason == reason)
         lines.append(f"  {count:4} {reason:40} {first.place}: {first.outcome.why[:110]}")
+        lines += [f"       next: {first.next_step}"] if first.next_step else []
         lines += also([one for one in left_out(tried) if one.reason == reason and one is not first])
     return "\n".join(lines) + "\n"
 
@@ -239,11 +243,22 @@ def to_dict(reach: Reach) -> dict[str, object]:
             for kind in KINDS
         },
         "tried": [
-            {"kind": one.kind, "path": one.path, "name": one.name, "reason": one.reason, **one.outcome.as_row()}
+            {"kind": one.kind, "path": one.path, "name": one.name, "reason": one.reason, **one.outcome.as_row(),
+             "next_step": one.next_step or None}
             for one in reach.tried
         ],
         "seconds": round(reach.seconds, 1),
     }
+
+
+def tried(kind: str, case: Case, outcome: Outcome) -> Tried:
+    """What came of a case, with the step that would help."""
+    finding = kind == "findings"
+    name = target_at(case.text, case.flagged[0].first).qualname if finding else case.name
+    built = not finding and outcome.verdict is Verdict.REFUTED  # which stands for: it did not run
+    seen = replace(outcome, verdict=Verdict.CANNOT_TELL) if built else outcome
+    step = next_step(seen, case.path, name, case.seconds, case.code if finding else "")
+    return Tried(kind, case.path, case.name, outcome, step)
 
 
 def measure(
@@ -264,7 +279,7 @@ def measure(
             reach.environment = pool.environment
             placed = [replace(case, key=key) for key, (_, case) in enumerate(cases)]
             for case, outcome in pool.run(placed, seconds=most):
-                reach.tried.append(Tried(cases[case.key][0], case.path, case.name, outcome))
+                reach.tried.append(tried(cases[case.key][0], case, outcome))
                 if progress is not None:
                     progress(len(reach.tried), len(cases))
     reach.tried.sort(key=lambda one: (list(KINDS).index(one.kind), one.path, one.name))

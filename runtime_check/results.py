@@ -17,6 +17,7 @@ class Result:
     outcome: Outcome
     claim: str = ""  # the claim's name; "" for a rule that makes none
     repeat: str = ""  # the command that runs this experiment again
+    next_step: str = ""  # what a reader can do where nothing could be told
 
     @property
     def subject(self) -> str:

@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 
 torch = pytest.importorskip("torch")
 
+from runtime_check.evidence import cannot_tell  # noqa: E402
+from runtime_check.remedies import next_step  # noqa: E402
 from torchlint.cli import main  # noqa: E402
 
 REAL = """import torch
@@ -218,3 +220,37 @@ def test_no_python_files_and_standard_input_are_told(options: tuple[str, ...]) -
     assert done.exit_code == 0 and done.stderr == "torchlint: warning: no Python files here\n"
     done = confirm("-", *options)
     assert done.exit_code == 2 and "cannot read standard input; write the code to a file first" in done.stderr
+
+
+def test_what_could_not_be_told_ends_in_a_step_to_take() -> None:
+    path = write("pkg/train.py", UNREACHED)
+    write("pkg/__init__.py", "")
+    (row,) = results(path, "--select", "TL201")
+    assert row["next_step"] == (
+        'mark a function that makes its arguments with @runtime_check.example_for("pkg.train:train")'
+    )
+    assert f"\n    next: {row['next_step']}\n    again: " in confirm(path, "--select", "TL201").stdout
+    missing = UNREACHED.replace("import torch\n", "import torch\nfrom no_such_package import data\n", 1)
+    (row,) = results(write("missing.py", missing.replace("thing.open()", "data.open()")), "--select", "TL201")
+    assert row["next_step"] == "install no_such_package beside torchlint", row
+    (row,) = results(write("net.py", REAL), "--select", "TL405")
+    assert row["next_step"] is None
+    reach = confirm("--reach", path, "-k", "reach-loop").stdout
+    assert re.search(r"\n +next: mark a function .*example_for\(\"pkg.train:train\"\)", reach), reach
+
+
+@pytest.mark.parametrize(("why", "step"), [
+    ("the flagged code was never executed: it took too long", "--timeout 30"),
+    ("no result within 10 s; raise --timeout to wait longer", "--timeout 30"),
+    ("not run: the time given by --max-seconds was over", "raise --max-seconds, or leave it out"),
+    ("`Net`: ModuleNotFoundError: No module named 'left.right'", "install left beside torchlint"),
+    ("`Net`: ModuleNotFoundError: No module named 'src.right'", "mark a function that makes its arguments"),
+    ("`Net`: ImportError: 'Net' requires 'pyg-lib>=0.6.0' (line 3 of a.py)", "install pyg-lib beside torchlint"),
+    ("NameError: name 'PPO' is not defined", "define or import PPO: this code cannot run anywhere"),
+    ("`Net.forward`: NotImplementedError:  (line 55 of base.py)", "leave it: it is abstract"),
+    ("`F.apply`: AttributeError: '_OpNamespace' 'mine' object has no attribute 'roll'", "build the compiled part"),
+    ("there is no corrected program to compare with", "`torchlint rule TL101` says what to look for"),
+    ("two runs of the flagged code from one seed give different gradients", "seed what is random"),
+])
+def test_each_reason_has_its_step(why: str, step: str) -> None:
+    assert next_step(cannot_tell(why), "/a/src/net.py", "Net.forward", 10, "TL101").startswith(step)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,9 @@ def test_confirm_runs_the_cells_as_one_program(tmp_path: Path) -> None:
     run = CliRunner().invoke(main, ["confirm", str(path), "--isolated", "--no-cache"])
     assert "a.ipynb:cell 2:2:10: TL211 grad-mode-misuse: confirmed" in run.output, run.output
     assert "line 4 raises TypeError" in run.output
+    path = notebook(tmp_path / "a.ipynb", "import torch\nx = torch.ones(2)", used, used)
+    run = CliRunner().invoke(main, ["confirm", str(path), "--isolated", "--no-cache"])
+    again = [line.partition("again: torchlint ")[2] for line in run.output.splitlines() if "again:" in line]
+    assert len(again) == 2, run.output
+    one = CliRunner().invoke(main, [*shlex.split(again[1]), "--isolated"])
+    assert "a.ipynb:cell 3:2:10" in one.output and "1 finding:" in one.output, one.output

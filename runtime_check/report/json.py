@@ -36,4 +36,5 @@ def to_dict(confirmation: Confirmation) -> dict[str, Any]:
 def result_dict(result: Result) -> dict[str, Any]:
     """A finding with its verdict."""
     outcome = result.outcome.as_row()
-    return {**finding_dict(result.finding), "claim": result.claim or None, **outcome, "repeat": result.repeat}
+    more = {"next_step": result.next_step or None, "repeat": result.repeat}
+    return {**finding_dict(result.finding), "claim": result.claim or None, **outcome, **more}

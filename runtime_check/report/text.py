@@ -39,6 +39,8 @@ def block(result: Result, colour: bool) -> str:
     lines += [f"      {visible(row)}" for row in rows_of(outcome)]
     if outcome.how:
         lines.append(f"    run: {visible(outcome.how)}, {outcome.seconds:.1f} s")
+    if result.next_step:
+        lines.append(f"    next: {visible(result.next_step)}")
     if result.repeat:
         lines.append(f"    again: {visible(result.repeat)}")
     return "\n".join(lines) + "\n"
@@ -97,7 +99,7 @@ def looked_at(confirmation: Confirmation) -> str:
             wrong, right = verdicts.count(Verdict.CONFIRMED), verdicts.count(Verdict.REFUTED)
             rest = [one for one in seen if one.outcome.verdict not in (Verdict.CONFIRMED, Verdict.REFUTED)]
             lines.append(f"{plural(len(seen), noun)} {held}: {wrong} {bad}, {right} {good}, {len(rest)} not told\n")
-            lines += [f"    {not_told(one)}\n" for one in rest[:NOT_TOLD]]
+            lines += [f"    {not_told(one)}\n      next: {visible(one.next_step)}\n" for one in rest[:NOT_TOLD]]
             if len(rest) > NOT_TOLD:
                 lines.append(f"    and {len(rest) - NOT_TOLD} more (--output-format json names them all)\n")
     return "".join(lines)
