@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from report_samples import rule
 
 from torchlint.builtin import every_rule
+from torchlint.claims import Equivalent
 from torchlint.docs import LAYER_TITLES, build, explain, index, page, page_name
 from torchlint.new import PLACEHOLDER
 from torchlint.rule import LAYERS, Example, Rule
@@ -107,3 +109,9 @@ def test_build_into_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         build(RULES, tmp_path / "file")
+
+
+def test_the_guide_names_the_rules_whose_fix_promises_to_change_nothing():
+    text = (Path(__file__).parent.parent / "docs" / "confirm.md").read_text()
+    (line,) = re.findall(r"claim that their fix changes nothing:\n(.*);", text)
+    assert re.findall(r"TL\d+", line) == [one.meta.code for one in RULES if one.claim == Equivalent()]
