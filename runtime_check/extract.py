@@ -5,7 +5,6 @@ own file name and lines, so tracebacks and line tracing show what the user wrote
 imported or computed becomes a placeholder that explains itself when touched.
 """
 from __future__ import annotations
-import __future__
 
 import ast
 import builtins
@@ -24,9 +23,12 @@ from runtime_check.statements import (
     Step,
     bound,
     class_body_reads,
+    future_flags,
     guarded_lines,
     is_for_checkers,
     is_patch,
+    is_star,
+    looks_like_module,
     read,
     steps,
     walk,
@@ -35,8 +37,6 @@ from runtime_check.statements import (
 from runtime_check.target import Target, target_at
 
 LOOKS = {"globals", "locals", "vars"}
-#: Methods that make a class without a known base look like a Module.
-MODULE_METHODS = frozenset({"forward", "training_step"})
 
 
 class Globals(dict[str, Any]):
@@ -92,7 +92,7 @@ class Namespace:
         self.loader = loader or Loader(path, roots, _namespace)
         self.package = self.loader.package(path)
         self.guarded_lines = frozenset(guarded_lines(self.tree))
-        self.flags = _future_flags(self.tree)
+        self.flags = future_flags(self.tree)
         self._index()
         self.globals = Globals()
         self.globals.space = self
@@ -263,7 +263,7 @@ class Namespace:
         self.done.add(step.index)
         if self.patches and isinstance(step.node, ast.FunctionDef):
             self._patch()
-        if _is_star(step.node):
+        if is_star(step.node):
             return  # names of star imports are looked up one by one
         with self.busy(step.index):
             self._prepare(step.node)
@@ -322,7 +322,7 @@ class Namespace:
         tree = ast.Module(body=nodes, type_ignores=[])
         code = compile(tree, self.path, "exec", flags=self.flags, dont_inherit=True)
         before = placeholder.module_like
-        placeholder.module_like = any(_looks_like_module(node) for node in nodes)
+        placeholder.module_like = any(looks_like_module(node) for node in nodes)
         try:
             exec(code, self.globals)
         finally:
@@ -427,34 +427,6 @@ class Busy:
 
     def __exit__(self, *details: object) -> None:
         self.space.running.pop()
-
-
-def _future_flags(tree: ast.Module) -> int:
-    flags = 0
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            for alias in node.names:
-                feature = getattr(__future__, alias.name, None)
-                flags |= feature.compiler_flag if feature else 0
-    return flags
-
-
-def _is_star(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
-
-
-def _looks_like_module(node: ast.stmt) -> bool:
-    """A class that defines `forward`, or makes `nn.` layers in its constructor."""
-    if not isinstance(node, ast.ClassDef):
-        return False
-    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
-    if methods.keys() & MODULE_METHODS:
-        return True
-    made = methods.get("__init__")
-    return made is not None and any(
-        isinstance(item, ast.Attribute) and isinstance(item.value, ast.Name) and item.value.id == "nn"
-        for item in ast.walk(made)
-    )
 
 
 __all__ = ["Globals", "Namespace", "Target", "target_at"]

@@ -3,12 +3,15 @@
 Pure functions over `ast`; nothing here runs code or knows about torch.
 """
 from __future__ import annotations
+import __future__
 
 import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+#: Methods that make a class without a known base look like a Module.
+MODULE_METHODS = frozenset({"forward", "training_step"})
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -234,3 +237,33 @@ def _catches_import_error(handler: ast.ExceptHandler) -> bool:
         isinstance(item, ast.Name) and item.id in names for item in ast.walk(handler.type)
     )
     return caught and not any(isinstance(item, ast.Raise) for item in handler.body)
+
+
+def future_flags(tree: ast.Module) -> int:
+    """The flags of the compiler that a file asks for with `from __future__ import ...`."""
+    flags = 0
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            for alias in node.names:
+                feature = getattr(__future__, alias.name, None)
+                flags |= feature.compiler_flag if feature else 0
+    return flags
+
+
+def is_star(node: ast.stmt) -> bool:
+    """Whether a statement is `from module import *`."""
+    return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+
+
+def looks_like_module(node: ast.stmt) -> bool:
+    """A class that defines `forward`, or makes `nn.` layers in its constructor."""
+    if not isinstance(node, ast.ClassDef):
+        return False
+    methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    if methods.keys() & MODULE_METHODS:
+        return True
+    made = methods.get("__init__")
+    return made is not None and any(
+        isinstance(item, ast.Attribute) and isinstance(item.value, ast.Name) and item.value.id == "nn"
+        for item in ast.walk(made)
+    )
