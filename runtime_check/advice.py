@@ -232,8 +232,46 @@ def with_keyword(name: str, value: bool) -> Change:
     return apply
 
 
+def under_no_grad(node: ast.stmt, place: Place) -> ast.stmt | None:
+    """Advice of data-initialisation: the tensor itself is changed, under `torch.no_grad()`."""
+
+    class Plain(ast.NodeTransformer):
+        """`x.data` becomes `x`."""
+
+        def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+            self.generic_visit(node)
+            return node.value if node.attr == "data" else node
+
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Attribute(attr="data")))):
+            mode = ast.parse("__import__('torch').no_grad()", mode="eval").body
+            return ast.With([ast.withitem(mode)], [Plain().visit(node)])
+    return None
+
+
+def factory(node: ast.stmt, place: Place) -> ast.stmt | None:
+    """Advice of tensor-constructor for values: `Tensor(data)` becomes `tensor(data)`, of the type that it has now."""
+    for call in calls_at(node, place):
+        match call.func:
+            case ast.Attribute(attr="Tensor") | ast.Name(id="Tensor") if len(call.args) == 1 and not call.keywords:
+                call.func = ast.parse("__import__('torch').tensor", mode="eval").body
+                kind = ast.parse("__import__('torch').get_default_dtype()", mode="eval").body
+                call.keywords.append(ast.keyword("dtype", kind))
+                return node
+    return None
+
+
+def calls_at(node: ast.stmt, place: Place) -> list[ast.Call]:
+    """The calls in a statement that begin at a place, outermost first."""
+    return [
+        call for call in ast.walk(node) if isinstance(call, ast.Call) and (call.lineno, call.col_offset) == place
+    ]
+
+
 ADVICE: dict[str, Change] = {
     "TL101": detach_data,
+    "TL102": under_no_grad,
+    "TL109": factory,
     "TL112": keep_batch,
     "TL201": detach_store,
     "TL203": detach_store,

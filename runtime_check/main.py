@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from runtime_check.candidates import CODES, rules
 from runtime_check.evidence import Environment, Outcome, Verdict, cannot_tell
 from runtime_check.factories import FactoryError, Tried, factories_of, useless
-from runtime_check.plan import SECONDS, Case, from_finding
+from runtime_check.plan import SECONDS, Case, claim_of, from_finding
 from runtime_check.remedies import next_step
 from runtime_check.results import Confirmation, Result
 from runtime_check.target import Target, target_at
@@ -272,7 +272,7 @@ def plan(report: Report, findings: list[Finding], request: Request) -> list[Case
     factories = factories_for(request)
     cases = []
     for key, finding in enumerate(findings):
-        claim, source = claims.get(finding.code), report.sources.get(finding.path)
+        claim, source = claim_of(finding, claims.get(finding.code)), report.sources.get(finding.path)
         if claim is None or source is None:
             continue
         cases.append(
@@ -311,9 +311,10 @@ def unused_factories(options: Options, report: Report, outcomes: Mapping[int, Ou
 
 
 def claim_name(finding: Finding) -> str:
-    """The name of what a finding's rule claims, or an empty string."""
+    """The name of what a finding claims, or an empty string."""
     rule = next((rule for rule in every_rule() if rule.meta.code == finding.code), None)
-    return rule.claim.name if rule is not None and rule.claim is not None else ""
+    claim = None if rule is None else claim_of(finding, rule.claim)
+    return "" if claim is None else claim.name
 
 
 def no_claim(finding: Finding) -> Outcome:

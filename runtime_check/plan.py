@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from runtime_check import sandbox
 from runtime_check.advice import advised
-from torchlint.claims import Claim, GraphGrows, Raises
+from torchlint.claims import Claim, Equivalent, GraphGrows, Raises, Warns
 from torchlint.files import Source
-from torchlint.findings import Edit, Finding, Fix, Safety
+from torchlint.findings import Edit, Finding, Fix, Safety, Severity
 from torchlint.fixes.imports import import_edits
 from torchlint.rule import Example, Rule
 
@@ -187,6 +187,17 @@ def offsets(edit: Edit, starts: list[int]) -> tuple[int, int, str]:
 
 
 # -- findings -----------------------------------------------------------------------------------
+
+
+def claim_of(finding: Finding, claim: Claim | None) -> Claim | None:
+    """What a finding claims, given what its rule does.
+
+    Of a deprecated name about which torch says nothing there is no warning to be heard; that the new name does
+    the same can be shown.
+    """
+    if isinstance(claim, Warns) and finding.severity is Severity.ADVICE and finding.fix is not None:
+        return Equivalent()
+    return claim
 
 
 def from_finding(

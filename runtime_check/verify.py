@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.main import ConfirmError, require_fork
-from runtime_check.plan import SECONDS, Case, from_finding
+from runtime_check.plan import SECONDS, Case, claim_of, from_finding
 from runtime_check.pool import Pool, PoolError
 from torchlint import claims
 from torchlint.builtin import every_rule
@@ -51,7 +51,8 @@ def verify(
     folders = tuple(os.fspath(root) for root in roots)
     known = {rule.meta.code: rule.claim for rule in every_rule()}
     for finding in findings:
-        claim, others = known.get(finding.code), tuple(one for one in report.findings if one.path == finding.path)
+        claim = claim_of(finding, known.get(finding.code))
+        others = tuple(one for one in report.findings if one.path == finding.path)
         if claim is None:
             told.append(Made(finding, Proof.UNVERIFIED, "the rule makes no claim that running the code could test"))
             continue

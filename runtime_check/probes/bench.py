@@ -27,6 +27,8 @@ from runtime_check.sandbox import Guard, shorten
 
 #: Claims about what happens when a module runs; to have made it refutes none of them.
 ABOUT_CALLS = {"Anomaly", "NoGradient", "OutputsDiffer", "WaitsEveryStep", "Warns"}
+#: Claims that compare values of both programs, which other made-up arguments would change as well.
+COMPARED = {"Equivalent", "NoGradient", "OutputsDiffer", "WrongGradient"}
 #: Claims of which an exception in the flagged line says something.
 RAISING = {"Raises", "ExecutesCode"}
 WHOLE = "the program as a whole"
@@ -219,7 +221,8 @@ class Bench:
 
         try:
             target = target_at(program.text, line)
-            budget = max(0.5, self.left / 4)
+            # The same search in the corrected program, later, must not end before it has found the same.
+            budget = max(0.5, self.left / (4 if program is self.flagged else 2))
             found = drives(
                 program.space, target, seed=self.case.seed, budget_s=budget, device=self.case.device, made=made)
             for drive in found:
@@ -239,7 +242,7 @@ class Bench:
         for other in self.ways(self.corrected, line):
             if other.label == label:
                 return other.repeated if way.label.endswith(REPEATED) else other
-            if spare is None and other.made_up and way.made_up:
+            if spare is None and other.made_up and way.made_up and self.case.claim.name not in COMPARED:
                 spare = other
         return spare
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import values
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
-from runtime_check.trace import seed_everything
+from runtime_check.trace import caught, seed_everything
 
+DEPTH = 6
+MOST_ARRAYS = 200
 MOST = 8  # items read in one pass
 WORKERS = 2
 
@@ -82,6 +87,9 @@ class Stored:
     reads: int = 0
     changed: int = 0
     gap: values.Gap | None = None
+    varied: int = 0  # tensors and arrays that were given other values before a read
+    reread: list[str] = field(default_factory=list)  # parts of an item that differ when it is read again
+    items: int = 0  # parts of that item
 
 
 def holder(frame: FrameType) -> object:
@@ -90,12 +98,66 @@ def holder(frame: FrameType) -> object:
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 
-def measure_stored(bench: Bench, program: Program, way: Way) -> Stored:
-    """Runs a program; compares the dataset before and after each execution of the flagged statement."""
+def arrays(value: object, depth: int = 0) -> Iterator[Any]:
+    """The tensors and arrays that an object holds."""
+    if isinstance(value, torch.Tensor) or (type(value).__module__ == "numpy" and hasattr(value, "dtype")):
+        yield value
+    elif isinstance(value, torch.nn.Module) or depth > DEPTH:
+        return
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from arrays(item, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from arrays(item, depth + 1)
+    elif hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType, types.FunctionType)):
+        yield from arrays(vars(value), depth + 1)
+
+
+def vary(value: object) -> int:
+    """Gives the real numbers and pixels that an object holds other values; how many tensors and arrays that are."""
+    count = 0
+    for array in itertools.islice(arrays(value), MOST_ARRAYS):
+        try:
+            data = torch.as_tensor(array).detach()  # the same memory
+            if data.is_floating_point():
+                data.add_(torch.rand_like(data) + 0.1)
+            elif data.dtype is torch.uint8:
+                data.copy_(torch.randint(256, data.shape))
+            else:
+                continue
+        except (TypeError, ValueError, RuntimeError):
+            continue
+        count += bool(data.numel())
+    return count
+
+
+def read_again(stored: Stored, dataset: Any, index: Any) -> None:
+    """Reads an item twice with the random generators in one state, and notes what differs."""
+    items = []
+    with caught():
+        for _ in range(2):
+            seed_everything(1)
+            try:
+                items.append(dict(values.flat(dataset[index], "item")))
+            except Exception:
+                return
+    stored.items = len(items[0])
+    stored.reread = [gap.path for gap in values.gaps(*items, exact=True)]
+
+
+def measure_stored(bench: Bench, program: Program, way: Way, *, varying: bool = False) -> Stored:
+    """Runs a program; compares the dataset before and after each execution of the flagged statement.
+
+    `varying` gives the dataset other values beforehand: zeros stay zeros, whatever they are multiplied with.
+    """
     stored = Stored(Run(way.label))
     before: dict[FrameType, dict[str, object]] = {}
+    first: list[tuple[Any, Any]] = []
 
     def begin(frame: FrameType, index: int) -> None:
+        if varying:
+            stored.varied += vary(holder(frame))
         before[frame] = dict(values.flat(holder(frame), "dataset"))
 
     def end(frame: FrameType, index: int) -> None:
@@ -103,8 +165,13 @@ def measure_stored(bench: Bench, program: Program, way: Way) -> Stored:
         stored.reads += 1
         stored.changed += bool(found)
         stored.gap = stored.gap or (found[0] if found else None)
+        code = frame.f_code
+        if found and not first and code.co_name == "__getitem__" and code.co_argcount > 1:
+            first.append((holder(frame), frame.f_locals.get(code.co_varnames[1])))
 
     stored.run = bench.run(program, way, before=begin, after=end)
+    for dataset, index in first:
+        read_again(stored, dataset, index)
     return stored
 
 
@@ -122,14 +189,29 @@ def judge_item(bench: Bench, bad: Stored, good: Stored | None) -> Outcome:
     if not bad.reads:
         return doubtful(bad.run, "the flagged line did not run to its end")
     rows = [Evidence("reads that change the stored data", str(bad.changed), "reads", str(bad.reads))]
+    if bad.gap is None and not bad.varied and bench.way is not None:
+        other = bench.same(bench.way) if bench.corrected is not None else None
+        better = None if other is None or bench.corrected is None else measure_stored(
+            bench, bench.corrected, other, varying=True)
+        again = measure_stored(bench, bench.flagged, bench.way, varying=True)
+        return judge_item(bench, again, better) if again.varied else cannot_tell(
+            "nothing stored changes here, and it holds no real numbers that could be varied", rows)
     if bad.gap is None:
-        return Outcome(Verdict.REFUTED, "reading an item leaves the stored data as it is", tuple(rows))
+        row = Evidence("stored tensors and arrays that were given other values", str(bad.varied), "changed", "0")
+        return Outcome(Verdict.REFUTED, "reading an item leaves the stored data as it is", (*rows, row))
+    if bad.varied:
+        rows.append(Evidence("stored tensors and arrays that were given other values", str(bad.varied),
+                             "changes to the values as they are", "none"))
     rows.append(Evidence(f"{bad.gap.path} before the read", bad.gap.one, "after it", bad.gap.other))
     if good is not None and good.reads:
         rows.append(Evidence("reads that change the stored data", str(bad.changed), bench.against, str(good.changed)))
         if good.changed:
             return cannot_tell("reading changes the stored data in the corrected program as well", rows)
-    why = f"reading an item changes {bad.gap.path}: the next read gives something else"
+    why = f"reading an item changes {bad.gap.path}, which the dataset keeps"
+    if bad.reread:
+        rows.append(Evidence("parts of an item that differ in the next read", str(len(bad.reread)), "parts",
+                             str(bad.items)))
+        why = f"reading an item changes {bad.gap.path}: the next read gives another {bad.reread[0]}"
     return Outcome(Verdict.CONFIRMED, why, tuple(rows))
 
 

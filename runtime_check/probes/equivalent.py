@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
+
 from runtime_check import placeholder
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import values
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
 from runtime_check.probes.gradients import Record, recorded
+
+#: Rules that may be about memory that is not set to anything.
+MEMORY = {"TL109"}
 
 
 @dataclass
@@ -76,6 +81,9 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
         row = Evidence("results that only one program has", str(len(alone)), "in both", str(compared))
         return Outcome(Verdict.REFUTED, f"only one program has {alone[0]}", (row,))
     lasting = values.steady(bench, found, bad.result, exact=True)
+    unset = [gap.path for gap in found if is_memory(bench) and alike(one[gap.path], two[gap.path])]
+    found = [gap for gap in found if gap.path not in unset]
+    lasting = [gap for gap in lasting if gap.path not in unset]
     if found and not lasting:
         return cannot_tell("two runs of the flagged program differ as well")
     found = lasting
@@ -90,9 +98,26 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
     row = Evidence("values that differ in a bit", "0", "compared", str(compared))
     what = "1 value is" if compared == 1 else f"{compared} values and gradients are"
     why = f"{what} bit for bit the same {bench.against}: harmless here, and safe to fix"
+    if unset:
+        why = f"{compared} values have the same form {bench.against}, {len(unset)} of them memory that is not set yet"
+        row = Evidence("values of another shape or type", "0", "compared", str(compared))
     if broken:
         why += f" (both programs end alike: {bad.run.trouble})"
     return Outcome(Verdict.CONFIRMED, why, (row,))
+
+
+def is_memory(bench: Bench) -> bool:
+    """Whether the flagged line makes memory that is not set to anything, which holds what was there before."""
+    lines = (bench.case.corrected or "").splitlines()
+    return bench.case.code in MEMORY and any(
+        "empty" in line for spot in bench.case.mended for line in lines[spot.first - 1 : spot.last])
+
+
+def alike(one: object, two: object) -> bool:
+    """Whether two values are tensors of one shape and type."""
+    if not (isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)):
+        return False
+    return bool(one.shape == two.shape and one.dtype == two.dtype)
 
 
 def same_end(one: Run, other: Run) -> bool:

@@ -55,6 +55,7 @@ class Record:
     run: Run
     backwards: list[dict[str, torch.Tensor]] = field(default_factory=list)
     users: int = 0  # backwards of the program itself
+    errors: list[BaseException] = field(default_factory=list)  # that backwards ended with, caught or not
     ours: bool = False  # the last backward was started by the check, from the run's result
     modules: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = field(default_factory=list)
     names: Names = field(default_factory=Names)
@@ -110,7 +111,11 @@ def recorded(record: Record) -> Iterator[None]:
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         reached = graphs.leaves([root for root in roots if isinstance(root, torch.Tensor)])
-        backward(tensors, *args, **kwargs)
+        try:
+            backward(tensors, *args, **kwargs)
+        except Exception as error:
+            record.errors.append(error)
+            raise
         record.users += 1
         note(reached)
 

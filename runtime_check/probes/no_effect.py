@@ -23,6 +23,8 @@ from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubt
 from runtime_check.probes.training import Training
 
 #: Rules about a step that finds no gradient, or other gradients than were meant for it.
+CONSUMED = "TL511"  # about any use of parameters, of which a step shows some
+CLIPPING = {"TL507", "TL511"}  # of them, those that may be about a clipping whose limit no gradient reaches
 STEPS = {"TL502", "TL505", "TL507", "TL508", "TL511"}
 #: Rules about statements that bind names or change copies: only the parameters that were in sight before count.
 PARAMETERS = {"TL425"}
@@ -163,7 +165,10 @@ def judge_steps(bench: Bench, bad: Training, good: Training | None, *, lowered: 
     `lowered` says that the limits of clipping have been lowered already, so that they are reached.
     """
     if not bad.steps and good is not None and not good.steps and bad.values and good.values:
-        return judge_values(bench, bad, good)
+        outcome = judge_values(bench, bad, good)
+        if outcome.verdict is Verdict.REFUTED and clips(bench, bad):
+            return below_limit(bench, lowered)
+        return outcome
     if not bad.steps and good is not None and good.steps and bad.leaves:
         row = Evidence("optimizer steps", "0", bench.against, str(len(good.steps)))
         return Outcome(Verdict.CONFIRMED, f"no optimizer steps on the gradients of {len(bad.leaves)} leaves", (row,))
@@ -178,16 +183,10 @@ def judge_steps(bench: Bench, bad: Training, good: Training | None, *, lowered: 
             return cannot_tell("no step finds a gradient, and there is no corrected program to compare with", rows)
         return cannot_tell("there is no corrected program to compare the steps with", rows)
     found = different(bad, good)
-    if found is None and bench.case.code == "TL507" and not bad.clipped:
-        other = bench.same(bench.way) if bench.way is not None and not lowered else None
-        if other is not None and bench.way is not None and bench.corrected is not None:
-            with limits_reached():
-                again = training.measure(bench, bench.flagged, bench.way)
-                better = training.measure(bench, bench.corrected, other)
-            outcome = judge_steps(bench, again, better, lowered=True)
-            row = Evidence("limit of the clipping", "half of each gradient's size", "as it is written", "never reached")
-            return replace(outcome, evidence=(*outcome.evidence, row))
-        return cannot_tell("no gradient reaches the limit here, so nothing is clipped before or after the step", rows)
+    if found is None and clips(bench, bad):
+        return below_limit(bench, lowered)
+    if found is None and bench.case.code == CONSUMED and bad.values and good.values:
+        return judge_values(bench, bad, good)
     if found is None:
         row = Evidence(
             "norm of the gradient at a step", f"{first.gradient:.6g}", bench.against, f"{good.steps[0].gradient:.6g}"
@@ -204,6 +203,26 @@ def judge_steps(bench: Bench, bad: Training, good: Training | None, *, lowered: 
     )
     why = f"step {found + 1} finds a gradient of norm {mine.gradient:.6g}, {theirs.gradient:.6g} {bench.against}"
     return Outcome(Verdict.CONFIRMED, why, tuple(rows))
+
+
+def clips(bench: Bench, bad: Training) -> bool:
+    """Whether equal gradients say nothing, as none has been changed by what may be a clipping."""
+    lines = bench.flagged.text.splitlines()
+    return not bad.clipped and bench.case.code in CLIPPING and any(
+        "clip" in line for spot in bench.flagged.spots for line in lines[spot.first - 1 : spot.last])
+
+
+def below_limit(bench: Bench, lowered: bool) -> Outcome:
+    """The outcome where no gradient has reached the limit of a clipping: that of runs with a limit that is reached."""
+    other = bench.same(bench.way) if bench.way is not None and not lowered else None
+    if other is None or bench.way is None or bench.corrected is None:
+        return cannot_tell("no gradient reaches the limit here, so nothing is clipped before or after the step")
+    with limits_reached():
+        again = training.measure(bench, bench.flagged, bench.way)
+        better = training.measure(bench, bench.corrected, other)
+    outcome = judge_steps(bench, again, better, lowered=True)
+    row = Evidence("limit of the clipping", "half of each gradient's size", "as it is written", "never reached")
+    return replace(outcome, evidence=(*outcome.evidence, row))
 
 
 def judge_values(bench: Bench, bad: Training, good: Training) -> Outcome:

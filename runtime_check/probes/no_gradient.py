@@ -1,18 +1,56 @@
-"""NoGradient: parameters that should learn get no gradient, or backward cannot run at all."""
+"""NoGradient: parameters that should learn get no gradient, or backward cannot run at all.
+
+Where no corrected program shows that it should run, the flagged line may: what it is given has a graph, and what it
+gives has none.
+"""
 
 from __future__ import annotations
 
 import re
+from types import FrameType
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.probes import graphs
 from runtime_check.probes.bench import Bench, Program, Way, doubtful, first_decisive
 from runtime_check.probes.gradients import Record, measure, norm
 from runtime_check.probes.not_registered import attributes, owners
 
 UNUSED_LAYER = "TL421"
+WITHOUT_DERIVATIVE = {"TL207"}  # about operations that end a graph
 CUT = re.compile(r"does not require grad|not have been used in the graph")
+
+
+class Ends(TorchFunctionMode):  # type: ignore[misc]
+    """Counts, while the flagged line runs, operations on tensors with a graph, and those whose results have none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = False
+        self.given = self.ended = 0
+        self.name = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.inside and torch.is_grad_enabled() and getattr(func, "__name__", "") not in ("detach", "item"):
+            made = graphs.flat(result)
+            if made and any(tensor.requires_grad for tensor in graphs.flat((args, kwargs))):
+                self.given += 1
+                if not any(tensor.requires_grad for tensor in made):
+                    self.ended += 1
+                    self.name = self.name or func.__name__.strip("_")
+        return result
+
+    def begin(self, frame: FrameType, index: int) -> None:
+        """The flagged line begins."""
+        self.inside = True
+
+    def end(self, frame: FrameType, index: int) -> None:
+        """It has ended."""
+        self.inside = False
 
 
 def probe(bench: Bench) -> Outcome:
@@ -30,8 +68,10 @@ def size(record: Record, leaf: str) -> float:
 
 def cut_off(record: Record) -> str:
     """torch's words when backward found nothing to do, or an empty string."""
-    text = str(record.run.error or "")
-    return text.splitlines()[0] if isinstance(record.run.error, RuntimeError) and CUT.search(text) else ""
+    for error in (record.run.error, *record.errors):
+        if isinstance(error, RuntimeError) and CUT.search(str(error)):
+            return str(error).splitlines()[0]
+    return ""
 
 
 def judge(bench: Bench, way: Way) -> Outcome | None:
@@ -53,6 +93,10 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
         return outcome
     good = None if bench.corrected is None or other is None else measure(bench, bench.corrected, other)
     said = cut_off(bad)
+    if good is None and bench.case.code in WITHOUT_DERIVATIVE:
+        cut = ended(bench, way, bad, said)
+        if cut is not None:
+            return cut
     if said:
         return refused(bench, bad, good, said)
     if not bad.backwards:
@@ -66,6 +110,23 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
     if not got and bad.parameters and not bad.ours:
         return Outcome(Verdict.CONFIRMED, "backward runs, and no parameter gets a gradient", (row,), way.label)
     return cannot_tell("some parameters get no gradient, and there is no corrected program", (row,), way.label)
+
+
+def ended(bench: Bench, way: Way, bad: Record, said: str) -> Outcome | None:
+    """The outcome for an operation that ends a graph, if it does; `said` is torch's refusal to go backward."""
+    ends = Ends()
+    bench.run(bench.flagged, way, ends, before=ends.begin, after=ends.end)
+    if not ends.ended:
+        return None
+    row = Evidence("operations of the line whose result has no graph", str(ends.ended), "that are given one",
+                   str(ends.given))
+    if said:
+        why = f"`{ends.name}` ends the graph, and backward cannot run: {said[:70]}"
+        return Outcome(Verdict.CONFIRMED, why, (row,), way.label)
+    if bad.users and bad.parameters and not any(size(bad, leaf) for leaf in bad.parameters):
+        why = f"`{ends.name}` ends the graph: no parameter gets a gradient"
+        return Outcome(Verdict.CONFIRMED, why, (row,), way.label)
+    return cannot_tell(f"`{ends.name}` ends the graph, but no backward of its result was seen", (row,), way.label)
 
 
 def refused(bench: Bench, bad: Record, good: Record | None, said: str) -> Outcome:

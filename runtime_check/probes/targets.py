@@ -12,6 +12,8 @@ def stores(text: str, spot: Lines) -> list[ast.expr]:
     """What a statement stores into: `total` in `total += x`, `self.log` in `self.log.append(x)`."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.stmt) and node.lineno == spot.first:
+            while isinstance(node, (ast.With, ast.AsyncWith)) and len(node.body) == 1:
+                node = node.body[0]
             match node:
                 case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
                     return [base(target)]

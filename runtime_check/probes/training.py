@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from runtime_check.probes import graphs, values
 from runtime_check.probes.bench import RUNS, Bench, Program, Run, Way
 from runtime_check.probes.gradients import Names
+
+#: Nodes of a graph behind which the reduction of a loss is looked for; behind a factor a sum may be anything.
+PASSING = {"AddBackward", "SubBackward", "NegBackward", "CloneBackward", "ToCopyBackward", "SqueezeBackward",
+           "ViewBackward", "ReshapeAliasBackward", "UnsqueezeBackward"}
+SCALING = {"MulBackward", "DivBackward"}
 
 
 @dataclass
@@ -43,6 +49,7 @@ class Training:
     values: dict[str, object] = field(default_factory=dict)
     scalers: int = 0  # gradient scalers that were made
     scaled: int = 0  # of these, those that are switched on
+    reductions: set[str] = field(default_factory=set)  # of what was backwarded: mean, sum or an empty string
     clipped: int = 0  # times that a gradient was changed, by the flagged statement or between backward and step
 
     @property
@@ -78,6 +85,7 @@ class Watch:
     def backward(self, roots: list[torch.Tensor], run: Any) -> None:
         """Around one backward: notes what it adds to each leaf."""
         leaves = graphs.leaves(roots)
+        self.training.reductions.update(reduction(root.grad_fn) for root in roots)
         before = [None if leaf.grad is None else leaf.grad.detach().clone() for leaf in leaves]
         run()
         self.backwards += 1
@@ -130,18 +138,40 @@ class Watch:
         )
 
 
+def reduction(node: Any, depth: int = 0) -> str:
+    """How the values of a batch became the one that is backwarded: mean, sum, or "" if that cannot be seen."""
+    name = type(node).__name__.rstrip("0123456789")
+    if node is None or depth > 12:
+        return ""
+    if hasattr(node, "_saved_reduction"):
+        return {1: "mean", 2: "sum"}.get(node._saved_reduction, "")
+    if name in ("MeanBackward", "SumBackward"):
+        return name.removesuffix("Backward").lower()
+    if name in PASSING or name in SCALING:
+        found = {reduction(inner, depth + 1) for inner, _ in node.next_functions if inner is not None}
+        one = found.pop() if len(found) == 1 else ""
+        return "" if one == "sum" and name in SCALING else one  # a sum that is divided may be a mean
+    return ""
+
+
 @contextmanager
-def scalers_on(training: Training) -> Iterator[None]:
-    """Lets gradient scalers for a GPU that is not there work on the CPU instead of switching themselves off."""
+def scalers_on(training: Training, scale: float = 0.0) -> Iterator[None]:
+    """Lets gradient scalers for a GPU that is not there work on the CPU instead of switching themselves off.
+
+    `scale` is what they begin with instead of their own.
+    """
     kind = getattr(torch.amp, "GradScaler", None)
     if kind is None:
         yield
         return
-    plain = kind.__init__
+    plain, signature = kind.__init__, inspect.signature(kind.__init__)
 
     def init(self: Any, device: Any = "cuda", *args: Any, **kwargs: Any) -> None:
         absent = str(device).startswith("cuda") and not torch.cuda.is_available()
-        plain(self, "cpu" if absent else device, *args, **kwargs)
+        given = signature.bind(self, "cpu" if absent else device, *args, **kwargs)
+        if scale:
+            given.arguments["init_scale"] = scale
+        plain(*given.args, **given.kwargs)
         training.scalers += 1
         training.scaled += bool(self.is_enabled())
 
@@ -179,12 +209,12 @@ def watched(watch: Watch) -> Iterator[None]:
             handle.remove()
 
 
-def measure(bench: Bench, program: Program, way: Way) -> Training:
+def measure(bench: Bench, program: Program, way: Way, *, scale: float = 0.0) -> Training:
     """Runs a program, follows its optimizers, and keeps its values."""
     training = Training(Run(way.label))
     watch = Watch(training)
     result = values.measure(
-        bench, program, way, watched(watch), scalers_on(training), limit=RUNS, after=watch.flagged
+        bench, program, way, watched(watch), scalers_on(training, scale), limit=RUNS, after=watch.flagged
     )
     training.run, training.values = result.run, result.values
     return training

@@ -127,7 +127,10 @@ def measure(
     result = Result(Run(way.label))
     kept: list[object] = []
     calls = 0
-    targets = [stores(program.text, spot) for spot in program.spots]
+    targets = [
+        list({unwrapped(node): node for node in (*stores(program.text, spot), *others)}.items())
+        for spot, others in zip(program.spots, flagged_stores(bench, program), strict=True)
+    ]
 
     def returned(name: str, value: object) -> None:
         nonlocal calls
@@ -143,9 +146,9 @@ def measure(
         if after is not None:
             after(frame, index)
         result.executions += 1
-        for target in targets[index] if result.executions <= CALLS else ():
+        for name, target in targets[index] if result.executions <= CALLS else ():
             with suppress(LookupError):
-                path = f"{ast.unparse(target)} after execution {result.executions}"
+                path = f"{name} after execution {result.executions}"
                 result.passing.update(flat(value_of(target, frame)[0], path))
 
     result.run = bench.run(
@@ -162,6 +165,17 @@ def measure(
     if kept:
         result.values.update(collect(kept[0], program, way, result.run.output))
     return result
+
+
+def flagged_stores(bench: Bench, program: Program) -> list[list[ast.expr]]:
+    """For each watched statement of a program, what the flagged one stores into: the correction may write elsewhere."""
+    found = [stores(bench.flagged.text, spot) for spot in bench.flagged.spots]
+    return found if len(found) == len(program.spots) else [[] for _ in program.spots]
+
+
+def unwrapped(node: ast.expr) -> str:
+    """What a stored value is called, `.data` or not."""
+    return ast.unparse(node).removesuffix(".data")
 
 
 def drawn() -> int:

@@ -6,8 +6,10 @@ once with a copy of every tensor that autograd saves. Equal gradients mean that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,6 +30,9 @@ KEPT = "TL305"
 STEPS = {"TL504", "TL509", "TL510"}
 #: Of these, those about gradients that a GradScaler has scaled.
 SCALED = {"TL509", "TL510"}
+ACCUMULATED = "TL504"
+CLIPPED = "TL509"
+MADE_LOSS = re.compile(r"\bnn\.\w+Loss\(")
 
 
 def probe(bench: Bench) -> Outcome:
@@ -47,11 +52,33 @@ def probe(bench: Bench) -> Outcome:
 def judge_scaled(bench: Bench, bad: training.Training, good: training.Training | None) -> Outcome:
     """The outcome for optimizer steps; where no scaler was on, equal gradients say nothing of scaled ones."""
     outcome = judge_steps(bench, bad, good)
+    if bench.case.code == ACCUMULATED and outcome.verdict is Verdict.CONFIRMED:
+        return judge_reduction(bench, bad, outcome)
+    clipped = bad.clipped and good is not None and good.clipped
+    if bench.case.code == CLIPPED and outcome.verdict is Verdict.REFUTED and not clipped:
+        return cannot_tell("no gradient reaches the limit here, so nothing is clipped", outcome.evidence)
     if outcome.verdict is not Verdict.REFUTED or bench.case.code not in SCALED or bad.scaled:
         return outcome
     why = "every gradient scaler of the run is switched off, so nothing is scaled" if bad.scalers else \
         "the run makes no gradient scaler, so nothing is scaled"
     return cannot_tell(why, outcome.evidence)
+
+
+def judge_reduction(bench: Bench, bad: training.Training, outcome: Outcome) -> Outcome:
+    """The outcome for a sum over micro-batches: too large if each is a mean, and right if each is a sum.
+
+    That the division changes the gradient says nothing of which it should be.
+    """
+    kinds = ", ".join(sorted(kind or "unknown" for kind in bad.reductions))
+    row = Evidence("reduction of what is backwarded", kinds, "for which dividing is right", "mean")
+    rows = (*outcome.evidence, row)
+    if bench.way is not None and bench.way.made_up and MADE_LOSS.search(bench.way.label):
+        return cannot_tell("the loss function is made up here: whether the real one is a mean is not known", rows)
+    if bad.reductions == {"sum"}:
+        return Outcome(Verdict.REFUTED, "the loss is a sum over its batch, and sums add up to that of all", rows)
+    if bad.reductions != {"mean"}:
+        return cannot_tell("whether the loss is a mean over its batch cannot be seen", rows)
+    return replace(outcome, evidence=rows)
 
 
 @contextmanager

@@ -1,0 +1,143 @@
+"""OutputsDiffer for formulas that are exact for most values: what the line makes of those that they fail for.
+
+`log(1 + x)` and `exp(x) - 1` lose small values, `log(sum(exp(x)))` large ones, and made-up inputs are neither. So the
+flagged line, and the corrected one, are run once more with what they take scaled; nothing else is changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.probes import outputs_differ, values
+from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
+
+TOLERANCE = 1e-3  # relative: rounding stays below, what is lost of a small value does not
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A formula: where its values enter and leave, as written and corrected, and the size at which it fails."""
+
+    enters: str
+    leaves: str
+    exact: str  # the function that does both
+    size: float
+
+
+FORMULAS = {
+    "TL610": Formula("add", "log", "log1p", 1e-6),
+    "TL611": Formula("exp", "sub", "expm1", 1e-6),
+    "TL612": Formula("exp", "log", "logsumexp", 1e3),
+}
+
+
+def word(func: Any) -> str:
+    """The name of a torch function: `add` for `__radd__` and `add_` as well."""
+    name = getattr(func, "__name__", "").strip("_")
+    return {"radd": "add", "iadd": "add", "rsub": "sub", "isub": "sub"}.get(name, name)
+
+
+class Scaled(TorchFunctionMode):  # type: ignore[misc]
+    """Scales what enters the formula of the flagged line while it runs, and keeps what leaves it."""
+
+    def __init__(self, formula: Formula) -> None:
+        super().__init__()
+        self.formula = formula
+        self.inside = self.entered = False
+        self.results: list[torch.Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = word(func), kwargs or {}
+        if not self.inside or name not in (self.formula.enters, self.formula.leaves, self.formula.exact):
+            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            if name in (self.formula.enters, self.formula.exact) and (name != "add" or 1 in numbers(args)):
+                args = tuple(self.scaled(value) for value in args)
+                self.entered = True
+            result = func(*args, **kwargs)
+        if self.entered and name in (self.formula.leaves, self.formula.exact) and isinstance(result, torch.Tensor):
+            self.results.append(result.detach().clone())
+            self.entered = False
+        return result
+
+    def scaled(self, value: Any) -> Any:
+        """A tensor with its largest element at the size at which the formula fails."""
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        largest = float(value.detach().abs().max()) if value.numel() else 0.0
+        return value * (self.formula.size / largest) if largest > 0 else value + self.formula.size
+
+    def begin(self, frame: FrameType, index: int) -> None:
+        """The flagged line begins."""
+        self.inside = True
+
+    def end(self, frame: FrameType, index: int) -> None:
+        """It has ended."""
+        self.inside = False
+
+
+def numbers(values: tuple[Any, ...]) -> list[float]:
+    """The plain numbers among some values."""
+    return [value for value in values if isinstance(value, (int, float))]
+
+
+@dataclass
+class Lines:
+    """What the flagged line made of scaled values."""
+
+    run: Run
+    results: list[torch.Tensor] = field(default_factory=list)
+
+
+def probe(bench: Bench) -> Outcome:
+    """Confirmed when results differ as they are; else when they do for values that the formula fails for."""
+    formula = FORMULAS[bench.case.code]
+
+    def judge(bad: values.Result, good: values.Result | None) -> Outcome:
+        outcome = outputs_differ.judge(bench, bad, good)
+        if outcome.verdict is not Verdict.REFUTED or bench.way is None or bench.corrected is None:
+            return outcome
+        other = bench.same(bench.way)
+        if other is None:
+            return outcome
+        mine = measure(bench, bench.flagged, bench.way, formula)
+        return compared(formula, mine, measure(bench, bench.corrected, other, formula))
+
+    return contrast(bench, lambda program, way: values.measure(bench, program, way), judge)
+
+
+def measure(bench: Bench, program: Program, way: Way, formula: Formula) -> Lines:
+    """Runs a program with scaled values in the flagged line."""
+    mode = Scaled(formula)
+    return Lines(bench.run(program, way, mode, before=mode.begin, after=mode.end), mode.results)
+
+
+def compared(formula: Formula, bad: Lines, good: Lines) -> Outcome:
+    """The outcome for scaled values; an equal program leaves equal results."""
+    pairs = [(a, b) for a, b in zip(bad.results, good.results, strict=False) if a.shape == b.shape]
+    if not pairs:
+        return doubtful(bad.run, f"no values of about {formula.size:g} could be given to the line")
+    far, (one, two) = max(((distance(a, b), (a, b)) for a, b in pairs), key=lambda pair: pair[0])
+    row = Evidence(f"relative difference for values of about {formula.size:g}", f"{far:.3g}",
+                   "for the values as they are", "0")
+    if not far > TOLERANCE:
+        return Outcome(Verdict.REFUTED, f"the results are the same, also for values of about {formula.size:g}", (row,))
+    if not bool(torch.isfinite(two).all()):
+        return cannot_tell(f"the corrected line fails for values of about {formula.size:g} as well", (row,))
+    why = f"for values of about {formula.size:g} the line gives {values.number(one)}, corrected {values.number(two)}"
+    return Outcome(Verdict.CONFIRMED, why, (row,))
+
+
+def distance(one: torch.Tensor, two: torch.Tensor) -> float:
+    """The distance of two results by the size of the second; infinite if only one has infinities."""
+    a, b = one.double(), two.double()
+    if not torch.equal(torch.isfinite(a), torch.isfinite(b)):
+        return float("inf")
+    a, b = a[torch.isfinite(a)], b[torch.isfinite(b)]
+    return float((a - b).norm() / b.norm().clamp(min=1e-300)) if a.numel() else 0.0

@@ -1,0 +1,299 @@
+"""Verdicts that one input, or one number, would get wrong: confirmed, refuted or left open for the right reason."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+from runtime_check.evidence import Outcome, Verdict
+from runtime_check.plan import claim_of, from_example, from_finding
+from runtime_check.pool import Pool
+from torchlint.claims import Equivalent, WrongGradient
+from torchlint.engine import lint_source
+from torchlint.findings import Severity
+from torchlint.rule import Example, Meta, Rule, all_rules
+
+RULES = {rule.meta.code: rule for rule in all_rules()}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(2) as running:
+        yield running
+
+
+def outcomes(pool: Pool, text: str, code: str) -> list[Outcome]:
+    """The outcomes of the findings of a rule in a file, in order."""
+    text = textwrap.dedent(text).lstrip("\n")
+    rule = RULES[code]
+    cases = []
+    for key, finding in enumerate(lint_source(text, rules=[rule])):
+        claim = claim_of(finding, rule.claim)
+        assert claim is not None
+        cases.append(from_finding(finding, claim, text, key, seconds=25, path="file.py"))
+    found = dict(pool.run(cases))
+    return [outcome for _, outcome in sorted((case.key, outcome) for case, outcome in found.items())]
+
+
+def outcome(pool: Pool, text: str, code: str) -> Outcome:
+    """The outcome of the one finding of a rule in a file."""
+    (found,) = outcomes(pool, text, code)
+    return found
+
+
+def test_a_refusal_of_backward_that_the_code_catches_is_heard(pool: Pool) -> None:
+    found = outcome(
+        pool,
+        """
+        import torch
+        from torch import nn
+
+        net = nn.Linear(2, 3)
+
+
+        def step(x, y):
+            net(x).sum().backward()
+            predicted = net(x).argmax(dim=1)
+            loss = 1 - (predicted == y).float().mean()
+            try:
+                loss.backward()
+            except RuntimeError as error:
+                print("skipped", error)
+
+
+        step(torch.ones(2, 2), torch.tensor([0, 2]))
+        """,
+        "TL207",
+    )
+    assert found.verdict is Verdict.CONFIRMED, found
+    assert "`argmax` ends the graph" in found.why
+
+
+DATASET = """
+import torch
+from torch.utils.data import Dataset
+
+
+class Stored(Dataset):
+    def __init__(self, n):
+        self.samples = {samples}
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        item = self.samples[index]
+        {change}
+        return {returned}
+
+
+data = Stored(3)
+print(data[0], data[0])
+"""
+COUNTED = '[{"x": torch.ones(2), "hits": 0} for _ in range(n)]'
+
+
+def test_zeros_that_stay_zeros_refute_nothing(pool: Pool) -> None:
+    text = DATASET.format(samples="torch.zeros(n, 3, 4)", change="item.mul_(2)", returned="item")
+    found = outcome(pool, text, "TL525")
+    assert found.verdict is Verdict.CONFIRMED, found
+    assert any("given other values" in row.text for row in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"), [("item", "the next read gives another item['hits']"), ('item["x"]', "the dataset keeps")]
+)
+def test_it_is_said_of_the_next_read_what_it_gives(pool: Pool, returned: str, said: str) -> None:
+    text = DATASET.format(samples=COUNTED, change='item["hits"] += 1', returned=returned)
+    found = outcome(pool, text, "TL525")
+    assert found.verdict is Verdict.CONFIRMED and said in found.why, found
+
+
+def test_a_limit_that_no_gradient_reaches_is_lowered(pool: Pool) -> None:
+    found = outcome(
+        pool,
+        """
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        params = model.parameters()
+        optimizer = torch.optim.SGD(params, lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).pow(2).sum().backward()
+            torch.nn.utils.clip_grad_norm_(params, 1000.0)
+            optimizer.step()
+        """,
+        "TL511",
+    )
+    assert found.verdict is Verdict.CONFIRMED, found
+    assert any("never reached" in row.text for row in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "double"),
+    [
+        ("TL610", "torch.log(1 + x)", False),
+        ("TL610", "(torch.exp(x) + 1).log()", False),
+        ("TL611", "(torch.exp(x) - 1) - x", False),
+        ("TL612", "torch.log(torch.sum(torch.exp(x), dim=-1))", False),
+        ("TL610", "torch.log(1 + x)", True),
+    ],
+)
+def test_formulas_are_tried_with_the_values_that_they_fail_for(
+    pool: Pool, code: str, line: str, double: bool
+) -> None:
+    text = f"import torch\n\n\ndef f(x):\n    return {line}\n\n\nprint(f(torch.rand(4, dtype=torch.float64)))\n"
+    found = outcome(pool, text if double else text.replace("64", "32"), code)
+    assert found.verdict is (Verdict.REFUTED if double else Verdict.CONFIRMED), found
+    assert "values of about 1" in found.why
+
+
+@pytest.mark.parametrize("clip", ["torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "pass"])
+def test_scaled_gradients_hide_no_old_ones(pool: Pool, clip: str) -> None:
+    found = outcome(
+        pool,
+        f"""
+        import torch
+
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for _ in range(6):
+            scaler.scale(model(torch.ones(2, 3)).pow(2).mean()).backward()
+            {clip}
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+        "TL501",
+    )
+    assert found.verdict is Verdict.CONFIRMED, found
+    assert any("scale of the gradient scaler: 1" in row.text for row in found.evidence)
+
+
+EVALUATED = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, p):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.drop = nn.Dropout(p)
+
+    def forward(self, x):
+        return self.drop(self.fc(x))
+
+
+def main():
+    net = Net({p})
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for epoch in range(2):
+        net.train()
+        optimizer.zero_grad()
+        net(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            error = net(torch.ones(3, 4)).sum()
+        print(epoch, error.item())
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("p", "verdict"), [("0.5", Verdict.CONFIRMED), ("0.0", Verdict.REFUTED)])
+def test_a_flag_that_changes_no_output_confirms_nothing(pool: Pool, p: str, verdict: Verdict) -> None:
+    found = outcome(pool, EVALUATED.format(p=p), "TL514")
+    assert found.verdict is verdict, found
+
+
+ACCUMULATED = """
+import torch
+
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(4):
+    loss = {loss}
+    loss.backward()  #!
+    if (i + 1) % 2 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [
+        ("model(torch.ones(2, 3)).pow(2).mean() * 3", Verdict.CONFIRMED),
+        ("torch.nn.functional.mse_loss(model(torch.ones(2, 3)), torch.ones(2, 1))", Verdict.CONFIRMED),
+        ("torch.nn.MSELoss(reduction='sum')(model(torch.ones(2, 3)), torch.ones(2, 1))", Verdict.REFUTED),
+        ("model(torch.ones(2, 3)).pow(2).sum()", Verdict.REFUTED),
+        ("model(torch.ones(2, 3)).pow(2).sum() / 2", Verdict.CANNOT_TELL),
+    ],
+)
+def test_micro_batches_are_wrong_for_a_mean_alone(pool: Pool, loss: str, verdict: Verdict) -> None:
+    bad = ACCUMULATED.format(loss=loss)
+    good = bad.replace("loss.backward()  #!", "(loss / 2).backward()")
+    rule = Rule(Meta("TL504", "test", Severity.ERROR), lambda model: iter(()), "", "graph", "test", WrongGradient())
+    ((_, found),) = pool.run([from_example(rule, Example(bad, good), "bad", 0, seconds=40)])
+    assert found.verdict is verdict, found
+
+
+INITIALISED = """
+import math
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 4)
+        self.apply(self._init_weights)
+
+    def _init_weights(self, m):
+        if isinstance(m, nn.Linear):
+            m.weight.data.normal_(0, math.sqrt(2.0 / 4))
+            m.bias.data.mul_(0.5)
+
+    def forward(self, x):
+        return self.fc(x)
+"""
+
+
+def test_what_the_correction_stores_elsewhere_is_compared(pool: Pool) -> None:
+    fixed, advised = outcomes(pool, INITIALISED, "TL102")
+    assert fixed.verdict is Verdict.CONFIRMED and "with the fix" in fixed.why, fixed
+    assert advised.verdict is Verdict.CONFIRMED and "with the advice" in advised.why, advised
+
+
+def test_memory_that_is_not_set_is_compared_by_its_form(pool: Pool) -> None:
+    text = """
+    import torch
+
+
+    def room(n=3):
+        return torch.Tensor(n, 2)
+
+
+    def box(x: float):
+        return torch.Tensor([x])
+    """
+    memory, value = outcomes(pool, text, "TL109")
+    assert memory.verdict is Verdict.CONFIRMED and "not set" in memory.why, memory
+    assert value.verdict is Verdict.CONFIRMED and "bit for bit" in value.why, value
+
+
+def test_of_a_quiet_deprecation_the_new_name_is_compared(pool: Pool) -> None:
+    text = "import torch\n\n\ndef size(x):\n    return torch.norm(x)\n\n\nprint(size(torch.ones(3)))\n"
+    (finding,) = lint_source(text, rules=[RULES["TL902"]])
+    assert claim_of(finding, RULES["TL902"].claim) == Equivalent()
+    found = outcome(pool, text, "TL902")
+    assert found.verdict is Verdict.CONFIRMED, found
