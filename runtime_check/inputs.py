@@ -6,9 +6,12 @@ in turn.
 """
 from __future__ import annotations
 
+import collections.abc
 import inspect
 import itertools
 import re
+import types
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +54,15 @@ def usable(spec: Spec) -> bool:
     return True
 
 
+def wants_code(hint: Any) -> bool:
+    """Whether an annotation states a function or a layer."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return all(part is types.NoneType or wants_code(part) for part in typing.get_args(hint))
+    called = collections.abc.Callable in (hint, origin)
+    return called or (isinstance(hint, type) and issubclass(hint, nn.Module))
+
+
 class InputGuesser(Guesser):
     """Candidates for the arguments of `forward` of a built module, or of a function (module None)."""
 
@@ -89,6 +101,8 @@ class InputGuesser(Guesser):
         if isinstance(asked.hint, type) and asked.hint in (bool, int, float, str):
             yield from self.by_class(asked.hint, asked)
             return
+        if wants_code(asked.hint):
+            yield from self.by_hint(asked.hint, asked)
         if ROTARY.search(text):
             yield from self._rotary(text)
         if is_structure(asked.hint):

@@ -25,6 +25,14 @@ def of_name(name: str) -> Any:
     return names.WIDTH if found is None else found
 
 
+#: Methods that prepare a layer for use; a layer with nothing to prepare does nothing.
+PREPARATIONS = frozenset({"reset_parameters", "reset", "init_weights", "initialize", "init_parameters"})
+
+
+def nothing(*args: object, **options: object) -> None:
+    """Does nothing."""
+
+
 class PassThrough(nn.Module):  # type: ignore[misc]
     """Stands for a layer that the code is given: returns its first input, scaled by a weight of one."""
 
@@ -41,6 +49,8 @@ class PassThrough(nn.Module):  # type: ignore[misc]
         try:
             return super().__getattr__(name)
         except AttributeError:
+            if name in PREPARATIONS:
+                return nothing
             if name.startswith("_") or type(of_name(name)) is not int or name in ("weight", "bias"):
                 raise
             return of_name(name)  # `backbone.num_features`, `encoder.hidden_size`

@@ -38,6 +38,7 @@ from runtime_check.repair_values import (
     other_options,
     several,
     smaller_index,
+    to_call,
     to_kind,
     unexpected_argument,
     whole_number,
@@ -86,6 +87,7 @@ RULES: list[tuple[str, Rule]] = [
      r"|'float' object|can't multiply sequence", whole_number),
     (r"'int' object is not (?:iterable|subscriptable)|non-iterable int|with an iterable, but got int"
      r"|object of type 'int' has no len", several),
+    (r"'(?:int|float|str|Tensor|bool)' object is not callable", to_call),
     (r"'Tensor' object|has no attribute|not subscriptable|not iterable|not callable|must be Tensor|got an instance",
      other_options),
     (r"[Uu]nknown|[Uu]nsupported|not supported|[Ii]nvalid|must be (?:one of|in|either)|not in|[Ee]xpected one of"

@@ -20,9 +20,12 @@ from runtime_check.blame import (
     names_at,
     spelling,
 )
+from runtime_check.layers import PassThrough
 from runtime_check.repair_sizes import resize, with_rank
-from runtime_check.specs import OMIT, Assignment, Const, Omit, Seq, Tensor
+from runtime_check.specs import OMIT, Assignment, Const, Made, Omit, Seq, Tensor
 from runtime_check.usage import source_tree
+
+LAYER = Made("a layer that passes its input through", PassThrough)
 
 
 def to_kind(kind: str) -> Callable[[Context, re.Match[str]], Iterator[Assignment]]:
@@ -105,6 +108,14 @@ def fill_optional(context: Context) -> Iterator[Assignment]:
             for option in options[:3]:
                 if not isinstance(option, Omit):
                     yield context.arguments.put(name, option)
+
+
+def to_call(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
+    """A number or tensor stands where the code calls something."""
+    for name in context.blamed():
+        spec = context.arguments.get(name)
+        if isinstance(spec, Tensor) or (isinstance(spec, Const) and not callable(spec.value)):
+            yield context.arguments.put(name, LAYER)
 
 
 def whole_number(context: Context, match: re.Match[str]) -> Iterator[Assignment]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ import torch
 
 from runtime_check.drive import Built, build_module
 from runtime_check.extract import Namespace
+from runtime_check.inputs import InputGuesser
 
 torch.set_num_threads(1)
 
@@ -200,3 +202,27 @@ def test_a_tensor_that_was_used_as_a_key_becomes_a_key() -> None:
                 return x.view(b, self.side, self.side, c)[:, ::2]
     """, "Rotary")
     assert "'full'" in item.label or "'sliding'" in item.label
+
+
+def test_what_the_code_calls_becomes_something_to_call() -> None:
+    solver = built("""
+        import torch
+        from torch import nn
+        class Solver(nn.Module):
+            def __init__(self, encoder: nn.Module):
+                super().__init__()
+                self.encoder = encoder
+                self.encoder.reset_parameters()
+                self.shape = self.encoder(torch.ones(1, 3, 5)).shape
+            def forward(self, x, thing):
+                return [thing][0](x)
+    """, "Solver")
+    assert solver.label.endswith("a layer that passes its input through)"), solver.label
+
+
+def test_an_annotated_function_is_given_first() -> None:
+    def solve(x: torch.Tensor, energy: Callable[[torch.Tensor], torch.Tensor] | None, part: torch.nn.Module) -> None:
+        """Does nothing with them."""
+
+    _, candidates = InputGuesser(solve).starts()
+    assert [candidates[name][0].label for name in ("energy", "part")] == ["a layer that passes its input through"] * 2
