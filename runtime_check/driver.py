@@ -5,6 +5,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from typing import Any
 
 import torch
 
-from runtime_check import world
+from runtime_check import made_files, world
 from runtime_check.calls import CallGraph, Owner, Site
 from runtime_check.extract import Namespace, Target
-from runtime_check.lazy import fallback
+from runtime_check.lazy import fallback, wanted
 from runtime_check.made import Maker
+from runtime_check.remote import alone
 from runtime_check.slices import Arguments, Slice, cut, run_at_top, run_in_function
 from runtime_check.standins import asked_for, expects_gpu, is_heavy, smaller_constant, surroundings
 
@@ -26,6 +28,8 @@ CHAIN = 3  # how many calls up an argument is followed
 PER_LEVEL = 4  # call sites tried at each level
 FORMS = 4  # forms of made-up data tried in scripts
 ITEMS = 64  # values taken from a generator that the target returns
+#: Words of code that wants several processes or GPUs, and how many it finds.
+MANY, RANKS = re.compile(r"world_size|WORLD_SIZE|device_count|device_mesh"), 4
 AGAIN = 9  # calls that a repeated drive makes
 
 
@@ -83,28 +87,40 @@ class Driver:
                  where: str = "") -> None:
         self.space, self.seed, self.where = space, seed, where
         self.graph = CallGraph(space.tree, foreign)
+        self.complaint = ""  # of a loss about the shape of a target, in an earlier run
         self.given: list[tuple[str, Callable[[], Any]]] = []  # instances of the target's class that the user makes
 
     def fresh(self, action: Callable[[], object], *, choice: int = 0, small: bool = False,
-              options: frozenset[str] = frozenset()) -> Callable[[], object]:
+              options: frozenset[str] = frozenset(), files: bool = False, ranks: int = 1) -> Callable[[], object]:
         """`action` in fresh surroundings; a generator that it returns is run through.
 
         `choice` picks among the likely forms of data that cannot be read, `small` makes options small, `options`
-        are those that are given though they are off by default.
+        are those that are given though they are off by default, `files` makes files that are not there, with
+        several `ranks` the code is the first of them.
         """
 
         def run() -> object:
-            cuda = expects_gpu(self.space.text)
-            with surroundings(self.space.path, self.seed, small=small, cuda=cuda, options=options):
+            cuda, text = expects_gpu(self.space.text), self._texts()
+            with alone(text), surroundings(self.space.path, self.seed, small=small, cuda=cuda, options=options,
+                                           files=text if files else None, ranks=ranks):
                 for space in list(self.space.loader.spaces.values()):
                     space.reset()
-                self.space.fallback = lambda name: fallback(self.space, name, choice)
-                result = action()
+                self.space.fallback = lambda name: fallback(self.space, name, choice, self.complaint)
+                try:
+                    result = action()
+                except Exception as error:
+                    self.complaint = str(error) if wanted(str(error)) is not None else self.complaint
+                    raise
                 if isinstance(result, types.GeneratorType):
                     return list(itertools.islice(result, ITEMS))
                 return result
 
         return run
+
+    def _texts(self) -> str:
+        """The code of the file and of those that it has read names from."""
+        others = (space.text for space in self.space.loader.spaces.values() if space is not self.space)
+        return "\n".join([self.space.text, *others])
 
     def called(self, qualname: str) -> Iterator[Drive]:
         """The target as the file calls it."""
@@ -252,16 +268,36 @@ class Driver:
         label = "the file run as a script"
         ways = [Drive(label, self.fresh(self._run_script), "script"),
                 Drive(f"{label}, with small sizes", self.fresh(partial(self._run_script, True), small=True), "script")]
-        yield from reversed(ways) if is_heavy(self.space.tree) else ways
+        for way in reversed(ways) if is_heavy(self.space.tree) else ways:
+            yield way
+            if self.complaint:  # which other sizes do not help against
+                yield self._of_form(label, 1)
+                break
+        if made_files.missed:
+            yield from self._with_files(label)
+        if MANY.search(self._texts()):
+            run = self.fresh(partial(self._run_script, True), small=True, files=True, ranks=RANKS)
+            yield Drive(f"{label}, as the first of {RANKS} ranks", run, "script")
         if "add_argument" in self.space.text:
             for files, more in ((False, "with its options set"), (True, "with its options and files given")):
                 asked = asked_for(self.space.tree, files=files)
-                run = self.fresh(partial(self._run_script, True), small=True, options=asked)
+                run = self.fresh(partial(self._run_script, True), small=True, options=asked, files=True)
                 yield Drive(f"{label}, {more}", run, "script")
-        for choice in range(1, FORMS):
+        for choice in range(2 if self.complaint else 1, FORMS):
             if any("is made up" in text for text in self.space.skipped):
-                run = self.fresh(partial(self._run_script, True), choice=choice, small=True)
-                yield Drive(f"{label}, with data of form {choice + 1}", run, "script")
+                yield self._of_form(label, choice)
+
+    def _of_form(self, label: str, choice: int) -> Drive:
+        """The script with another of the likely forms of data that cannot be read."""
+        run = self.fresh(partial(self._run_script, True), choice=choice, small=True)
+        return Drive(f"{label}, with data of form {choice + 1}", run, "script")
+
+    def _with_files(self, label: str) -> Iterator[Drive]:
+        """The script where files that it reads are there, with small sizes first, as for all that follows."""
+        run = self.fresh(partial(self._run_script, True), small=True, files=True)
+        yield Drive(f"{label}, with made-up files", run, "script")
+        run = self.fresh(self._run_script, files=True)
+        yield Drive(f"{label}, with made-up files and the sizes that it states", run, "script")
 
     def _run_script(self, small: bool = False) -> object:
         for step in self.space.steps:
@@ -286,7 +322,7 @@ class Driver:
     def made(self, target: Target, budget_s: float, device: str = "cpu") -> Iterator[Drive]:
         """The target with made-up arguments. A search that finds nothing yields a drive that says why."""
         try:
-            with surroundings(self.space.path, self.seed, cuda=expects_gpu(self.space.text)):
+            with alone(self._texts()), surroundings(self.space.path, self.seed, cuda=expects_gpu(self.space.text)):
                 self.space.reset()
                 callers = [owner.name for owner in self.callers(target.qualname)]
                 maker = Maker(self.space, target, budget_s, self.instances(target), callers)

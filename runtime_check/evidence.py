@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+#: How the reason begins where code ends in an error of its own, whatever it is given.
+OWN_FAULT = "it ends in its own error"
+
 
 class Verdict(str, enum.Enum):
     """What running the code says about a finding.

@@ -23,15 +23,19 @@ from runtime_check.world import Batches, BatchSpec, Recipe
 HEIGHTS = ("img_height", "hr_height", "image_height", "height")
 SIDES = ("img_size", "image_size", "imageSize", "crop_size", "size", "resolution")
 DATASETS = re.compile(r"dataset|(^|_)(ds|set)$|^(train|val|valid|test)_?set$")
+#: What a loss says of a target whose shape is not that of its input.
+TARGETS = re.compile(r"[Tt]arget size \(.*?(?:same as|different to) (?:the )?input size"
+                     r" \(torch\.Size\(\[([\d, ]+)\]\)\)")
 CHANNELS = ("channels", "img_channels", "image_channels", "nc", "in_channels", "n_channels")
 
 
 class LazyBatches(Batches):
-    """Stands for the loader bound to `name` at the top level of a script. `choice` picks among the likely forms."""
+    """Stands for the loader bound to `name` at the top level of a script. `choice` picks among the likely forms, of
+    which the first is the one with which an earlier run has failed with `complaint`."""
 
-    def __init__(self, space: Namespace, name: str, choice: int) -> None:
+    def __init__(self, space: Namespace, name: str, choice: int, complaint: str = "") -> None:
         super().__init__()
-        self.space, self.name, self.choice = space, name, choice
+        self.space, self.name, self.choice, self.complaint = space, name, choice, complaint
 
     def __iter__(self) -> Iterator[Any]:
         if not len(self._items()):
@@ -47,11 +51,21 @@ class LazyBatches(Batches):
     def _make(self) -> list[Any]:
         use = usage_at_top(self.space, self.name)
         options: dict[BatchSpec, None] = {}
+        shape = wanted(self.complaint) if self.choice == 1 else None
+        if shape is not None:
+            x = image_options(self.space) or next(self._inputs(), Tensor((names.BATCH, names.WIDTH)))
+            guesser, y = TrainingGuesser(_nothing, None, []), Tensor(shape, "unit")
+            return list.copy(next(guesser.forms(use.element or Usage(), x, y, [x], False)).make())
         for item in self._sized(use.element or Usage()):
             options[item] = None
             if len(options) > self.choice:
                 break
         return list.copy(list(options)[-1].make())
+
+    def _inputs(self) -> Iterator[Tensor]:
+        """Inputs of the models that the script has made."""
+        for recipe in recipes_in(self.space):
+            yield from (spec for _, spec in recipe.inputs.tensors()) if recipe.inputs is not None else ()
 
     def _sized(self, use: Usage) -> Iterator[BatchSpec]:
         image = image_options(self.space)
@@ -79,6 +93,12 @@ class LazyItems(LazyBatches):
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
+
+
+def wanted(complaint: str) -> tuple[int, ...] | None:
+    """The shape that a loss wants its target to have, by the error that it raises."""
+    found = TARGETS.search(complaint)
+    return tuple(int(item) for item in found[1].split(",") if item.strip()) if found is not None else None
 
 
 def _row(value: Any, row: int) -> Any:
@@ -135,12 +155,12 @@ def recipes_in(space: Namespace) -> list[Recipe]:
     return found
 
 
-def fallback(space: Namespace, name: str, choice: int = 0) -> Any:
+def fallback(space: Namespace, name: str, choice: int = 0, complaint: str = "") -> Any:
     """A stand-in for a top-level name whose statement failed: for loaders, batches. None for other names."""
     if DATASETS.search(names.snake(name)):
-        return LazyItems(space, name, choice)
+        return LazyItems(space, name, choice, complaint)
     if world.LOADERS.search(names.snake(name)):
-        return LazyBatches(space, name, choice)
+        return LazyBatches(space, name, choice, complaint)
     if world.LOGS.search(names.snake(name)):
         return Quiet()
     return None

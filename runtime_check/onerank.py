@@ -94,6 +94,43 @@ def _once(fn: Callable[..., object], args: tuple[Any, ...] = (), nprocs: int = 1
     fn(0, *args)
 
 
+def _kept(state: object, bucket: Any) -> Any:
+    """What stands for the mean over all ranks where there is nobody to ask: the gradients of this one."""
+    future: Any = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+_kept.__annotations__.clear()  # torch compares them with its own types
+
+
+def _alone_among(self: Any, *args: Any, **options: Any) -> None:
+    """The wrapper of a module whose ranks do not answer."""
+    on_cpu(self, *args, **options)
+    self.register_comm_hook(None, _kept)
+
+
+@contextlib.contextmanager
+def first_of(ranks: int) -> Iterator[None]:
+    """While it lasts, code finds itself to be the first of several ranks with a GPU each, of which nobody answers:
+    its collectives have the right shapes, and values that mean nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    variables = {**VARIABLES, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ, variables))
+        stack.enter_context(mock.patch.object(DistributedDataParallel, "__init__", _alone_among))
+        if mp.spawn is _spawn:
+            stack.enter_context(mock.patch.object(mp, "spawn", _once))
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+        stack.enter_context(mock.patch.object(dist, "init_process_group", lambda *args, **options: None))
+        try:
+            yield
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
 @contextlib.contextmanager
 def one_rank() -> Iterator[None]:
     """While it lasts, code for many processes finds itself to be the only one."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtime_check import environments, spaces
+from runtime_check import environments, pictures, spaces
 
 QUIET = re.compile(
     r"^(wandb|mlflow|comet_ml|visdom|loguru|matplotlib|seaborn|IPython|tensorboardX|tensorboard|tensorboard_logger|clearml"
@@ -143,13 +143,29 @@ def images_of(name: str) -> type[Images]:
 
 
 class Transform:
-    """A transform of image tensors; one of an unknown kind changes nothing."""
+    """A transform of image tensors and pictures; one of an unknown kind changes nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args, self.kwargs = args, kwargs
 
     def __call__(self, image: Any) -> Any:
         return image
+
+
+class ToTensor(Transform):
+    def __call__(self, image: Any) -> Any:
+        return to_tensor(image)
+
+
+def to_tensor(image: Any) -> torch.Tensor:
+    """A tensor, 0 to 1 and channels first, of a tensor, an array or a picture."""
+    if isinstance(image, pictures.Image):
+        return image.tensor()
+    if isinstance(image, torch.Tensor):
+        return image
+    values = torch.as_tensor(image)
+    values = values[None] if values.dim() == 2 else values.permute(2, 0, 1)
+    return values.float() / 255 if values.dtype == torch.uint8 else values
 
 
 class Compose(Transform):
@@ -162,22 +178,33 @@ class Compose(Transform):
 class Resize(Transform):
     """Also for crops: whatever size is asked for comes out."""
 
-    def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        size = self.args[0] if self.args else self.kwargs.get("size", 64)
-        pair = (size, size) if isinstance(size, int) else tuple(size)[:2] if len(size) > 1 else (size[0], size[0])
-        return nn.functional.interpolate(image[None], pair)[0]
+    def __call__(self, image: Any) -> Any:
+        return resize(image, self.args[0] if self.args else self.kwargs.get("size", 64))
+
+
+def resize(image: Any, size: Any, *more: object, **options: object) -> Any:
+    """A tensor or a picture of another size; a single number is that of both sides."""
+    pair = (size, size) if isinstance(size, int) else tuple(size)[:2] if len(size) > 1 else (size[0], size[0])
+    if isinstance(image, pictures.Image):
+        return image.resize(pair[::-1])
+    return nn.functional.interpolate(image[None].float(), pair)[0]
 
 
 class Normalize(Transform):
-    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+    def __call__(self, image: Any) -> Any:
         given = [*self.args[:2], *(self.kwargs[key] for key in ("mean", "std") if key in self.kwargs)]
-        mean, std = (torch.as_tensor(item).float().reshape(-1, 1, 1) for item in given)
-        return (image - mean) / std
+        return normalize(image, *given)
+
+
+def normalize(image: Any, mean: Any, std: Any, *more: object) -> Any:
+    """A tensor less its mean, in units of its deviation."""
+    means, deviations = (torch.as_tensor(item).float().reshape(-1, 1, 1) for item in (mean, std))
+    return (to_tensor(image) - means) / deviations
 
 
 class Grayscale(Transform):
-    def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        return image.mean(0, keepdim=True)
+    def __call__(self, image: Any) -> Any:
+        return image.convert("L") if isinstance(image, pictures.Image) else image.mean(0, keepdim=True)
 
 
 class Lambda(Transform):
@@ -185,8 +212,16 @@ class Lambda(Transform):
         return next(iter([*self.args, *self.kwargs.values()]))(image)
 
 
+def grid(images: Any, *more: object, **options: object) -> Any:
+    """`make_grid`, of which one picture is enough."""
+    return images[0]
+
+
 TRANSFORMS = {"Compose": Compose, "Resize": Resize, "Scale": Resize, "CenterCrop": Resize, "RandomCrop": Resize,
-              "RandomResizedCrop": Resize, "Normalize": Normalize, "Grayscale": Grayscale, "Lambda": Lambda}
+              "RandomResizedCrop": Resize, "Normalize": Normalize, "Grayscale": Grayscale, "Lambda": Lambda,
+              "ToTensor": ToTensor, "PILToTensor": ToTensor, "ToImage": ToTensor}
+FUNCTIONS: dict[str, Any] = {"to_tensor": to_tensor, "pil_to_tensor": to_tensor, "resize": resize,
+                             "normalize": normalize, "center_crop": resize}
 
 
 def feature_layers() -> Iterator[nn.Module]:
@@ -240,6 +275,13 @@ def subplots(*args: object, **kwargs: object) -> tuple[Quiet, Quiet]:
 RULES: list[tuple[str, Callable[[str], Any]]] = [
     (r"^torchvision\.datasets\.(\w+)$", images_of),
     (r"^torchvision\.transforms(?:\.v2)?\.([A-Z]\w+)$", lambda name: TRANSFORMS.get(name, Transform)),
+    (r"^torchvision\.transforms(?:\.v2)?\.functional\.(\w+)$", lambda name: FUNCTIONS.get(name, pictures.unchanged)),
+    (r"^(PIL)\.Image$", lambda name: pictures.PIL),
+    (r"^PIL\.(Image\w+)$", lambda name: Quiet()),
+    (r"^cv2\.(\w+)$", lambda name: getattr(pictures.CV2, name, None)),
+    (r"^(?:skimage\.io|imageio(?:\.v\d)?|torchvision\.io|matplotlib\.image|matplotlib\.pyplot)\.(imread|read_image)$",
+     pictures.READERS.get),
+    (r"^torchvision\.utils\.(make_grid)$", lambda name: grid),
     (r"^torchvision\.models\.(?:\w+\.)?([a-z]\w+)$", lambda name: Residual if "res" in name else Vision),
     (r"^tqdm(?:\.\w+)*\.(tqdm|track)$|^rich\.progress\.(track)$", lambda name: Bar),
     (r"^tqdm(?:\.\w+)*\.(trange)$", lambda name: lambda *args, **kwargs: Bar(range(*args))),

@@ -335,7 +335,11 @@ def importer(space: Namespace) -> Callable[..., Any]:
                 raise ImportError(f"the project has no module {'.' * level}{name}")
             if level:
                 return Missing(name or wanted[0], f"the project has no module `{'.' * level}{name}`")
-        return _real_import(name, wanted, bool(fromlist), guarded, space)
+        module = _real_import(name, wanted, bool(fromlist), guarded, space)
+        folder = os.path.dirname(os.path.abspath(space.path))
+        beside = locate(folder, [name]) if type(module) is Missing and "." not in name else None
+        other = loader.proxy(name, beside) if beside else None  # a script may lie in the folder of a package
+        return _project_import(loader, other, name, wanted, guarded, level) if other is not None else module
 
     return import_
 

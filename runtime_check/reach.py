@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 
-from runtime_check.evidence import Environment, Outcome, Verdict
+from runtime_check.evidence import OWN_FAULT, Environment, Outcome, Verdict
 from runtime_check.plan import Case, Lines
 from runtime_check.remedies import next_step
 from runtime_check.target import target_at
@@ -35,6 +35,7 @@ NATIVE = re.compile(r"CUDA|cuda|[Tt]riton|kernel|_C\b|\bops\.|extension|nvcc|GPU
 
 #: What keeps code from being run, by what an error says; the first that fits.
 REASONS: tuple[tuple[str, str], ...] = (
+    (rf"^{OWN_FAULT}", "an error of its own, whatever it is given"),
     (r"no result within|time limit|took too long|time was over", "time"),
     (r"memory|too large", "memory"),
     (r"Triton|triton|CUDA|cuda|_C\b|NVIDIA|kernel", "a native kernel or a GPU"),
@@ -198,6 +199,11 @@ def native(tried: list[Tried]) -> int:
     return sum(bool(NATIVE.search(one.outcome.why) or KERNELS.search(class_text(one))) for one in left_out(tried))
 
 
+def faulty(tried: list[Tried]) -> int:
+    """How many end in an error of their own."""
+    return sum(one.outcome.why.startswith(OWN_FAULT) for one in left_out(tried)) if tried else 0
+
+
 def class_text(one: Tried) -> str:
     """The text of a class that was tried, or nothing."""
     try:
@@ -216,6 +222,9 @@ def section(kind: str, tried: list[Tried]) -> str:
     if kind == "functions":
         rest = len(tried) - native(tried)
         lines.append(f"  without those that need native kernels: {ran} of {rest} ({ran / max(rest, 1):.0%})")
+    if own := faulty(tried):
+        rest = len(tried) - own
+        lines.append(f"  without those that end in an error of their own: {ran} of {rest} ({ran / max(rest, 1):.0%})")
     reasons = collections.Counter(one.reason for one in left_out(tried))
     for reason, count in reasons.most_common(MOST):
         first = next(one for one in left_out(tried) if one.reason == reason)
@@ -240,7 +249,8 @@ def to_dict(reach: Reach) -> dict[str, object]:
         "environment": None if reach.environment is None else asdict(reach.environment),
         "summary": {
             kind: {"tried": len(reach.of(kind)), "ran": counts(reach.of(kind))[0], "built": counts(reach.of(kind))[1],
-                   **({"native": native(reach.of(kind))} if kind == "functions" and reach.of(kind) else {})}
+                   **({"native": native(reach.of(kind))} if kind == "functions" and reach.of(kind) else {}),
+                   **({"own_error": faulty(reach.of(kind))} if faulty(reach.of(kind)) else {})}
             for kind in KINDS
         },
         "tried": [

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 
-from runtime_check.evidence import Outcome, Verdict
+from runtime_check.evidence import OWN_FAULT, Outcome, Verdict
 from runtime_check.nearby import dotted
 
 PACKAGE = re.compile(r"package `([\w.-]+)` is not installed|No module named '([\w.]+)'|requires '([\w.-]+)[^']*'"
@@ -57,6 +57,8 @@ def by_surroundings(why: str, path: str, seconds: float) -> str:
         return f"define or import {found[1]}: this code cannot run anywhere"
     if (found := VERSION.search(why)) and not found[1].startswith("torch."):
         return f"install a {found[1].partition('.')[0]} that has {found[2]}"
+    if why.startswith(OWN_FAULT):
+        return "mend it, or run it with the torch that it was written for: it ends so whatever it is given"
     if re.search(r"CUDA|NVIDIA|[Tt]riton|torch\._C\._cuda", why):
         return "run it on a machine with a GPU, with --device cuda"
     return ""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from runtime_check import made_files
 from runtime_check.barrier import raise_barrier
 
 MEMORY = 2 << 30  # bytes above what the process has mapped when the limit is set
@@ -339,6 +340,7 @@ def enter(scratch: str, memory: int = MEMORY, *, address_space: bool = True) -> 
         os.environ[name] = scratch
     os.environ.update(WANDB_MODE="disabled", HF_HUB_OFFLINE="1", MPLBACKEND="Agg")
     tempfile.tempdir = scratch
+    made_files.allow(scratch)
     sys.dont_write_bytecode = True
     limit_resources(memory, address_space=address_space)
     guard = Guard((scratch, "/dev/shm"))

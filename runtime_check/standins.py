@@ -19,25 +19,30 @@ from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader
 
-from runtime_check import names
-from runtime_check.onerank import one_rank
+from runtime_check import made_files, names
+from runtime_check.onerank import first_of, one_rank
 
 #: Functions of `torch.cuda` that are skipped where there is no GPU.
 DONE_WITHOUT = ("synchronize", "set_device", "reset_peak_memory_stats", "manual_seed_all")
 #: What functions of `torch.accelerator` give there: code that asks whether there is one does not come to them.
 ACCELERATOR = {"current_accelerator": torch.device("cpu"), "set_device_index": None, "set_device_idx": None,
                "synchronize": None, "current_device_index": 0, "current_device_idx": 0}
+#: What asks for GPUs is told where code finds itself to be one of several ranks.
+SEEN = {"is_available": True, "device_count": 8, "current_device": 0}
 #: Words of code that expects a GPU.
 ON_GPU = re.compile(r"cuda|rank|nccl|gpu|accelerator", re.IGNORECASE)
 #: Tensor types, which are those of the CPU there.
 TYPES = ("FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor", "ByteTensor", "BoolTensor")
-#: Counts that data and code agree on without a common option; they cost little.
 #: Counts of things to go through, and how many are enough; fewer would not do for parts and batches of them.
 COUNTS, FEW = re.compile(r"(^|_)(counts?|samples|items|examples|pictures|images|iterations|iters|steps|episodes)$"), 64
 TO_READ = re.compile(r"resume|checkpoint|ckpt|pretrained|weights|(^|_)(load|file|data|dir|path|root|seed|rank)($|_)")
 TRAINS = re.compile(r"train|fit|run|learn")  # commands of a script that rather are chosen
+SIDES = re.compile(r"^(mask|tile|load|fine|scale|lr|hr|gt|face|input|target)_?size$")
 CONFIGS = re.compile(r"([Cc]onfig|Args|Arguments|Options|Settings|HParams|SimpleNamespace)$")
+#: What checkpoints hold beside the states of models and optimizers.
+COUNTED, MEASURED = re.compile(r"epoch|step|iter"), re.compile(r"loss|acc|best|score|metric|prec|map$|lr$")
 CLASSES, MOST_CLASSES = re.compile(r"class|categor|labels?$"), 100
 
 
@@ -57,11 +62,13 @@ def seed_all(seed: int) -> None:
 
 @contextlib.contextmanager
 def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = False,
-                 options: frozenset[str] = frozenset()) -> Iterator[None]:
+                 options: frozenset[str] = frozenset(), files: str | None = None, ranks: int = 1) -> Iterator[None]:
     """The world around one run of code from `path`. `small` shrinks the defaults of options, `options` are those
     that are given though they are off by default; `cuda` says that the code speaks of CUDA, whose calls
-    then stay on the CPU where there is none."""
+    then stay on the CPU where there is none. With `files`, the text of the code, files that are not there are made.
+    With several `ranks`, the code finds itself to be the first of them."""
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    without_gpu = not torch.cuda.is_available()
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(sys, "argv", [path]))
         stack.enter_context(mock.patch.object(os, "mkdir", _make_folder))
@@ -73,8 +80,18 @@ def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = 
         numpy = sys.modules.get("numpy")
         for name in ("memmap", "fromfile", "load") if numpy is not None else ():
             stack.enter_context(mock.patch.object(numpy, name, _reader(numpy, name)))
-        stack.enter_context(one_rank())
-        if cuda and not torch.cuda.is_available():
+        stack.enter_context(made_files.watching(files or "", making=files is not None))
+        if files is not None:
+            stack.enter_context(mock.patch.object(torch, "load", _load))
+            for kind in (torch.nn.Module, torch.optim.Optimizer):
+                stack.enter_context(mock.patch.object(kind, "load_state_dict", _loader(kind)))
+            stack.enter_context(mock.patch.object(DataLoader, "__init__", _without_workers))
+        stack.enter_context(one_rank() if ranks == 1 else first_of(ranks))
+        for name, value in SEEN.items() if ranks > 1 else ():
+            for place in (torch.cuda, getattr(torch, "accelerator", None)):
+                if hasattr(place, name):
+                    stack.enter_context(mock.patch.object(place, name, _for_users(getattr(place, name), value)))
+        if cuda and without_gpu:
             for name in DONE_WITHOUT:
                 stack.enter_context(mock.patch.object(torch.cuda, name, lambda *args, **kwargs: None))
             for name in TYPES:
@@ -190,9 +207,18 @@ def _fill_command(action: argparse._SubParsersAction[Any], found: argparse.Names
 def _parse_small(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
     """As above, with small sizes and counts."""
     found, rest = _parse_known_args(self, args, namespace)
+    sides = {name: value for name, value in vars(found).items() if _is_side(name, value)}
+    parts = max([value // names.IMAGE for value in sides.values()], default=1)
     for name, value in vars(found).items():
-        setattr(found, name, smaller(name, value))
+        together = name in sides and parts > 1 and value % parts == 0
+        setattr(found, name, value // parts if together else smaller(name, value))
     return found, rest
+
+
+def _is_side(name: str, value: Any) -> bool:
+    """Whether an option is the side of an image or of a part of it: such sizes are made smaller together."""
+    text = names.snake(name)
+    return type(value) is int and (names.number(text) == names.IMAGE or SIDES.search(text) is not None)
 
 
 def _parse_set(options: frozenset[str]) -> Callable[..., Any]:
@@ -248,12 +274,64 @@ def _error(self: argparse.ArgumentParser, message: str) -> None:
     raise ValueError(f"the command line cannot be parsed: {message}")
 
 
+_real_init = DataLoader.__init__
+
+
+def _without_workers(self: Any, *args: Any, **options: Any) -> None:
+    """A loader that loads in this process: starting others takes longer than all else, and hides their errors."""
+    for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context"):
+        options.pop(name, None)
+    if len(args) > 5:
+        args = (*args[:5], 0, *args[6:])
+    elif "num_workers" in options:
+        options["num_workers"] = 0
+    _real_init(self, *args, **options)
+
+
+_real_load = torch.load
+
+
+def _load(file: Any, *args: Any, **options: Any) -> Any:
+    """`torch.load`; a file that does not exist is one of a model as it is now."""
+    return Saved() if made_files.absent(file) else _real_load(file, *args, **options)
+
+
+def _loader(kind: Any) -> Callable[..., Any]:
+    """`load_state_dict` of a class of objects that stay as they are where there is no state."""
+    real = kind.load_state_dict
+
+    def load(self: Any, state: Any, *args: Any, **options: Any) -> Any:
+        return None if isinstance(state, Saved) else real(self, state, *args, **options)
+
+    return load
+
+
+class Saved(dict[str, Any]):
+    """What is read from a file of tensors that does not exist: counts of nothing done, states that change nothing.
+
+    Where it is used as an array, it is a table of random numbers.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        numpy = sys.modules.get("numpy")
+        if isinstance(key, str) or numpy is None:
+            return super().__getitem__(key)
+        return numpy.random.rand(FEW, names.WIDTH)[key]
+
+    def __missing__(self, key: object) -> Any:
+        name = names.snake(str(key))
+        return 0 if COUNTED.search(name) else 0.0 if MEASURED.search(name) else Saved()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return default if default is not None else self[key]
+
+
 def _reader(numpy: Any, name: str) -> Any:
     """A numpy reader that gives random numbers for a file that does not exist."""
     real = getattr(numpy, name)
 
     def read(file: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, (str, os.PathLike)) and not os.path.exists(file) and "w" not in str(kwargs.get("mode", "")):
+        if made_files.absent(file) and "w" not in str(kwargs.get("mode", "")):
             dtype = numpy.dtype(kwargs.get("dtype") or (args[0] if args and name != "load" else "float32"))
             if dtype.kind in "iu":
                 return numpy.random.randint(0, names.VOCABULARY, 4096).astype(dtype)

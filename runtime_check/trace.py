@@ -333,11 +333,18 @@ def time_limit(seconds: float) -> Iterator[Timer | None]:
             timer.outer.wait()
 
 
+class Printed(io.StringIO):
+    """Printed text, which is kept when the code closes its stream."""
+
+    def close(self) -> None:
+        """Nothing: the text is read later."""
+
+
 @dataclass
 class Caught:
     """What a run printed and warned about."""
 
-    output: io.StringIO = field(default_factory=io.StringIO)
+    output: io.StringIO = field(default_factory=Printed)
     warnings: list[warnings.WarningMessage] = field(default_factory=list)
 
 

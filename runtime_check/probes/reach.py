@@ -1,25 +1,37 @@
 """How far code can be run with nothing from its author: a module called, a Function applied, a loop driven.
 
 These are no claims about findings. "Confirmed" stands for: it ran; "refuted": it was built and did not
-run; cannot-tell: neither. The reason is that of the attempt that came furthest.
+run; cannot-tell: neither. The reason is that of the attempt that came furthest. A loop that ends in an error
+which no input can avoid is said to end in its own error.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runtime_check.evidence import Outcome, Verdict, cannot_tell
+from runtime_check.evidence import OWN_FAULT, Outcome, Verdict, cannot_tell
+from runtime_check.faults import own_fault
 from runtime_check.probes.bench import Bench
-from runtime_check.trace import OutOfTime, pristine, time_limit
+from runtime_check.trace import OutOfTime, Printed, frames_of, pristine, time_limit
+
+if TYPE_CHECKING:
+    from runtime_check.driver import Drive
 
 BUILDS, CALLS, DRIVES = 6, 8, 12
 LOOP_SECONDS = 2.5  # for one way to drive a loop
 ITERATIONS = 2
+NEAR = 6  # frames between a backward and the code whose it is: those of a library that wraps it
 
 
 def told(error: BaseException) -> str:
@@ -73,24 +85,91 @@ class Enough(BaseException):
 
 
 class Backwards:
-    """Counts calls of backward from one file."""
+    """Counts calls of backward that code of one file makes, itself or through a library that it calls."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.count = path, 0
-        self.real = torch.Tensor.backward
+        self.path, self.count, self.inside = path, 0, False
+        self.patches = [(torch.Tensor, "backward"), (torch.autograd, "backward")]
+        if torch.distributed.is_available():
+            self.patches.append((torch.distributed.autograd, "backward"))
+        self.real = [getattr(owner, name) for owner, name in self.patches]
+        self.went_on: Callable[[], None] | None = None  # called at each of them
 
     def __enter__(self) -> Backwards:
-        def counting(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            self.count += sys._getframe(1).f_code.co_filename == self.path
-            if self.count > ITERATIONS:
-                raise Enough
-            return self.real(tensor, *args, **kwargs)
-
-        torch.Tensor.backward = counting  # type: ignore[assignment,method-assign,unused-ignore]
+        for (owner, name), real in zip(self.patches, self.real, strict=True):
+            setattr(owner, name, partial(self.counted, real) if owner is not torch.Tensor else self.method(real))
         return self
 
+    def method(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """As `counted`, to be found on tensors."""
+        return lambda tensor, *args, **kwargs: self.counted(real, tensor, *args, **kwargs)
+
+    def counted(self, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """One backward; those that it is made of are none of the code's."""
+        if self.inside or not self.of_code():
+            return real(*args, **kwargs)
+        self.count += 1
+        if self.count > ITERATIONS:
+            raise Enough
+        if self.went_on is not None:
+            self.went_on()
+        self.inside = True
+        try:
+            return real(*args, **kwargs)
+        finally:
+            self.inside = False
+
+    def of_code(self) -> bool:
+        """Whether one of the innermost frames is of the file."""
+        frame: FrameType | None = sys._getframe(2)
+        for _ in range(NEAR):
+            if frame is None:
+                return False
+            if frame.f_code.co_filename == self.path:
+                return True
+            frame = frame.f_back
+        return False
+
     def __exit__(self, *details: object) -> None:
-        torch.Tensor.backward = self.real  # type: ignore[method-assign,unused-ignore]
+        for (owner, name), real in zip(self.patches, self.real, strict=True):
+            setattr(owner, name, real)
+
+
+@dataclass
+class Attempts:
+    """What driving a loop has come to; `why` and `how` are of the attempt that came furthest."""
+
+    bench: Bench
+    why: str = "nothing was tried"
+    rank: tuple[int, ...] = ()
+    how: str = ""
+    late: Drive | None = None  # the first that ran out of time
+
+    def drive(self, drive: Drive, seconds: float) -> bool:
+        """Whether a way of driving the loop comes to its backward again and again."""
+        case = self.bench.case
+        why = f"{drive.label}: its loop came to an end before a second backward"
+        at = -1
+        with Backwards(case.path) as backwards, pristine(case.seed), own_streams():
+            try:
+                with time_limit(min(seconds, self.bench.left)) as timer:
+                    if timer is not None:
+                        backwards.went_on = partial(timer.restart, seconds)
+                    drive.run()
+            except Enough:
+                pass
+            except OutOfTime:
+                why = f"{drive.label}: it took too long"
+                self.late = self.late or drive
+            except BaseException as error:  # also what test runners raise to skip or fail a test
+                why, at = told(error), line_in(error, case.path)
+                if drive.kind != "made" and own_fault(error, self.bench.flagged.space):
+                    why = f"{OWN_FAULT}: {why}"
+        rank = (backwards.count, why.startswith(OWN_FAULT), drive.kind != "made", at)
+        if rank > self.rank:
+            self.rank, self.why = rank, why
+            self.how = drive.label if backwards.count else self.how
+        return backwards.count >= ITERATIONS
 
 
 def loop(bench: Bench) -> Outcome:
@@ -98,31 +177,39 @@ def loop(bench: Bench) -> Outcome:
     from runtime_check.drive import drives
     from runtime_check.extract import target_at
 
-    line = line_of_backward(ast.parse(bench.case.text), bench.case.name)
-    target = target_at(bench.case.text, line)
-    why = "nothing was tried"
-    reached = ""
+    attempts = Attempts(bench)
+    seconds = max(LOOP_SECONDS, bench.case.seconds / 4)
     try:
+        target = target_at(bench.case.text, line_of_backward(ast.parse(bench.case.text), bench.case.name))
         for drive in islice(drives(bench.flagged.space, target, budget_s=bench.left / 3), DRIVES):
-            with Backwards(bench.case.path) as backwards, pristine(bench.case.seed):
-                try:
-                    with time_limit(min(LOOP_SECONDS, bench.left)):
-                        drive.run()
-                    why = f"{drive.label}: backward was not called again"
-                except Enough:
-                    pass
-                except OutOfTime:
-                    why = f"{drive.label}: it took too long"
-                except BaseException as error:  # also what test runners raise to skip or fail a test
-                    why = told(error)
-            if backwards.count >= ITERATIONS:
+            if attempts.drive(drive, seconds):
                 return Outcome(Verdict.CONFIRMED, "its backward was reached again and again", how=drive.label)
-            reached = reached or (drive.label if backwards.count else "")
-            if bench.left < 0:
+            if bench.left < (seconds if attempts.late is not None else 0):
                 break
+        if attempts.late is not None and attempts.drive(attempts.late, bench.left):
+            how = attempts.late.label
+            return Outcome(Verdict.CONFIRMED, "its backward was reached again and again", how=how)
     except Exception as error:
-        why = told(error)
-    return Outcome(Verdict.REFUTED, why, how=reached) if reached else cannot_tell(why)
+        attempts.why = attempts.why if attempts.rank else told(error)
+    if attempts.how:
+        return Outcome(Verdict.REFUTED, attempts.why, how=attempts.how)
+    return cannot_tell(attempts.why)
+
+
+@contextlib.contextmanager
+def own_streams() -> Iterator[None]:
+    """While it lasts, the code has streams of its own, which it may close."""
+    before = sys.stdin, sys.stdout, sys.stderr
+    sys.stdin, sys.stdout, sys.stderr = io.StringIO(), Printed(), Printed()
+    try:
+        yield
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = before
+
+
+def line_in(error: BaseException, path: str) -> int:
+    """The line of a file at which an error left it, the outermost one; -1 if it was never there."""
+    return next((line for file, line, _ in frames_of(error) if file == path), -1)
 
 
 def line_of_backward(tree: ast.Module, name: str) -> int:

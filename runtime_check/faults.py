@@ -1,0 +1,58 @@
+"""Errors that are the code's own: those with which it would end whatever it was given."""
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from runtime_check.placeholder import Missing
+from runtime_check.trace import frames_of
+
+if TYPE_CHECKING:
+    from runtime_check.extract import Namespace
+
+#: What torch says of a graph that the code has spoilt itself, whatever the data.
+GRAPH = re.compile(r"has been modified by an inplace operation|Trying to backward through the graph a second time"
+                   r"|a leaf Variable that requires grad is being used in an in-place operation")
+#: A part that torch does not have, or has no more.
+ABSENT = re.compile(r"module '(torch(?:\.\w+)*)' has no attribute '(\w+)'")
+#: Functions through which names may come that the text does not bind.
+HIDDEN = frozenset({"exec", "eval", "globals", "setattr", "__dict__", "execfile"})
+
+
+def own_fault(error: BaseException, space: Namespace) -> bool:
+    """Whether an error has its cause in the code alone: a name that nothing binds, a part that torch does not have,
+    a graph that the code has changed."""
+    frames = frames_of(error)
+    spaces = {item.path: item for item in space.loader.spaces.values()}
+    if not frames or not any(file in spaces for file, _, _ in frames):
+        return False
+    match error:
+        case NameError(name=str() as name) if not isinstance(error, UnboundLocalError):
+            place = spaces.get(frames[-1][0])
+            return place is not None and bound_nowhere(place, name)
+        case AttributeError():
+            found = ABSENT.match(str(error))
+            asked = [file for file, _, function in frames if function != "__getattr__"][-1]
+            return found is not None and asked in spaces and not hasattr(sys.modules.get(found[1]), found[2])
+        case RuntimeError():
+            return GRAPH.search(str(error)) is not None
+    return False
+
+
+def bound_nowhere(space: Namespace, name: str) -> bool:
+    """Whether a file surely has no such name: neither it nor a module all of whose names it imports binds it."""
+    if name in space.binding or hasattr(builtins, name) or any(_star_unknown(space, node) for node in space.stars):
+        return False
+    words = {node.id if isinstance(node, ast.Name) else node.attr
+             for node in ast.walk(space.tree) if isinstance(node, (ast.Name, ast.Attribute))}
+    declared = {item for node in ast.walk(space.tree) if isinstance(node, ast.Global) for item in node.names}
+    return not words & HIDDEN and name not in declared and not space.has(name)
+
+
+def _star_unknown(space: Namespace, node: ast.ImportFrom) -> bool:
+    """Whether a module whose names are all imported is not there, so that it may have any name."""
+    module = space._star_module(node)
+    return module is None or isinstance(module, Missing)
