@@ -42,7 +42,7 @@ def free_name(run: Run, node: ast.Name) -> Value:
 
 def borrowed(run: Run, owner: ast.AST, name: str) -> Value:
     """A variable of a function (or file) that is being followed: what it holds at the moment of the call."""
-    run.model.session.cuts += 1  # the answer depends on the moment: it must not be remembered
+    run.model.session.moments += 1  # the answer depends on the moment: it must not be remembered
     outer = run.outer
     while outer is not None and outer.active[-1] is not owner:
         outer = outer.outer

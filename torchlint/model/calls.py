@@ -162,7 +162,7 @@ def inline(
             return context_value(func)
         return Value(Kind.LIST, item=func.model.flow(func.node).yields, ident=node, facts=frozenset({"generator"}))
     if func.node in run.active:
-        func.model.session.cuts += 1
+        func.model.session.moments += 1
         return UNKNOWN
     if run.depth >= MAX_DEPTH or run.budget.steps <= 0 or func.model.session.tired:
         return fallback(run, node, func, args)
@@ -294,8 +294,8 @@ def followed(run: Run, func: FunctionInfo, env: dict[str, Value], grad: bool | N
     key = (func.node, grad, run.depth, tuple(env.items()))
     known = session.followed.get(key)
     if known is not None:
+        session.reads(key)
         return known
-    before = session.cuts
     sub = Run(
         func.model,
         env=env.copy(),
@@ -305,8 +305,9 @@ def followed(run: Run, func: FunctionInfo, env: dict[str, Value], grad: bool | N
         active=(*run.active, func.node),
         outer=run,
     )
-    flow = follow(sub, func)
-    if session.cuts == before and run.budget.steps > 0:
+    with session.remembering(key) as keep:
+        flow = follow(sub, func)
+    if keep() and run.budget.steps > 0:
         session.followed[key] = flow
     return flow
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torchlint.model import FileModel
 
 INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+WITHS = (ast.With, ast.AsyncWith)
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Pass:
     def block(self, statements: Iterable[ast.stmt]) -> None:
         """Statements run in order."""
         for statement in statements:
-            if self.settled is None and jumps(statement):
+            if self.settled is None and jumps(statement) and not isinstance(statement, WITHS):  # looks inside itself
                 self.settled = set(self.bound)
             self.statement(statement)
 
@@ -91,7 +92,10 @@ class Pass:
                     self.read(context.context_expr)
                     if context.optional_vars is not None:
                         self.bind(context.optional_vars)
-                self.block(node.body)
+                if any("suppress" in ast.dump(context.context_expr) for context in contexts):
+                    self.branch().block(node.body)
+                else:
+                    self.block(node.body)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self.read(node)
                 self.bound.add(node.name)

@@ -23,7 +23,7 @@ class Session:
     """
 
     def __init__(self) -> None:
-        self.cuts = 0
+        self.moments = 0  # answers that hold for the moment only
         self.depth = 0  # flows that wait for one another
         self.work = 0  # statements followed since the current file was begun
         self.followed: dict[Hashable, Flow] = {}  # calls of project functions that were followed already
@@ -56,7 +56,6 @@ class Session:
 
     def cut(self, level: int = 1) -> None:
         """Note an empty answer that a running analysis (by default the outermost) would have filled."""
-        self.cuts += 1
         self._lowest = min(self._lowest, level)
 
     @contextmanager
@@ -76,6 +75,22 @@ class Session:
             if self._lowest < mine:
                 self._keep_until(what, self._lowest, forget)
             self._lowest = min(outer, self._lowest if self._lowest < mine else NOTHING)
+
+    @contextmanager
+    def remembering(self, key: Hashable) -> Iterator[Callable[[], bool]]:
+        """Following a call: the result is kept in `followed`, no longer than what it rests on.
+
+        Gives a function to ask afterwards whether it may be kept at all.
+        """
+        outer, self._lowest = self._lowest, NOTHING
+        before = self.moments
+        try:
+            yield lambda: self.moments == before
+        finally:
+            mine, self._lowest = self._lowest, min(outer, self._lowest)
+            if mine != NOTHING and self.moments == before:
+                self._provisional.append((mine, lambda: self.followed.pop(key, None)))
+                self._pending[key] = mine
 
     def _settle(self, level: int) -> None:
         """Forget what waited for the analysis that is done."""

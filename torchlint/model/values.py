@@ -227,17 +227,20 @@ def promised(value: Value) -> Value:
 
 def literal(node: ast.Constant) -> Value:
     """The value of a literal."""
-    return _literal(type(node.value), node.value)
+    return _literal(node.value)
 
 
-@functools.lru_cache(maxsize=4096)
-def _literal(kind: type, const: Hashable) -> Value:
+@functools.lru_cache(maxsize=4096, typed=True)
+def _literal(const: Hashable) -> Value:
     """One object for all that are alike: most comparisons of values then end at `is`."""
-    if const is None:
-        return NONE
-    if kind is str:
-        return Value(Kind.STRING, const=const)
-    return Value(Kind.NUMBER, const=const) if kind in (bool, int, float, complex) else UNKNOWN
+    match const:
+        case None:
+            return NONE
+        case str():
+            return Value(Kind.STRING, const=const)
+        case bool() | int() | float() | complex():
+            return Value(Kind.NUMBER, const=const)
+    return UNKNOWN
 
 
 def unsure(value: Value) -> Value:
