@@ -16,11 +16,13 @@ from runtime_check.repair_sizes import (
     exact_shape,
     got_wanted,
     grow,
+    halved_often,
     index_rank,
     matrices,
     normalized,
     rank,
     rank_by_one,
+    ranks_differ,
     resize,
     unpacking,
     view_sizes,
@@ -52,6 +54,8 @@ RULES: list[tuple[str, Rule]] = [
     (r"weight of size \[(\d+), [\d, ]*\], expected (?:input|bias)", exact_shape),
     (r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)", either),
     (r"expanded size of the tensor \((\d+)\) must match the existing size \((\d+)\)", either),
+    (r"Tensors must have same number of dimensions: got (\d) and (\d)", ranks_differ),
+    (r"Sizes of tensors must match except in dimension 1", halved_often),
     (r"Expected size (\d+) (?:in dimension \d+ )?but got size (\d+)", either),
     (r"running_mean should contain (\d+) elements not (\d+)", got_wanted),
     (r"(?:Expected|expected) (\d+), got (\d+)", wanted_got),
@@ -59,7 +63,8 @@ RULES: list[tuple[str, Rule]] = [
     (r"weight(?: of size|.*shape).*\[(\d+)\].*input.*\[([\d, ]+)\]", normalized),
     (r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)", view_sizes),
     (r"[Kk]ernel size can't be greater|[Oo]utput size is too small|Calculated padded input size"
-     r"|more than 1 value per channel|[Pp]adding size should be less|stride.*too|non-empty|must be non-zero", grow),
+     r"|more than 1 value per channel|more than 1 spatial element|[Pp]adding size should be less|stride.*too|non-empty"
+     r"|must be non-zero", grow),
     (r"should be (?:equal to )?\(([\d, ]+)\)|[Ee]xpected hidden|stack expects each tensor|Expected size for first two"
      r"|must have (?:the )?same shape|batch1 must be", exact_shape),
     (r"(\d)[dD](?:imensional)? (?:\(|or |input|tensor)|[Ee]xpected (\d)-?[dD]|input\.dim\(\) = \d is not equal to len"

@@ -1,6 +1,7 @@
 """Repairs of shapes: sizes and ranks that an error text, or the failing layer, says are wrong."""
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from runtime_check import names
 from runtime_check.blame import Context
 from runtime_check.specs import Assignment, Const, Seq, Tensor
 
+MOST_PAIRS = 4  # of tensors whose sizes may add up to another
 IMAGES = (32, 64, 28, 16, 224, 8, 96, 128, 256, 84, 48, 299)
 
 
@@ -63,12 +65,14 @@ def either(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
 def got_wanted(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """The first number is what there is, the second what is wanted."""
     yield from resize(context, int(match[1]), int(match[2]))
+    yield from summed(context, int(match[1]), int(match[2]))
     yield from flattened(context, int(match[1]), int(match[2]))
 
 
 def wanted_got(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """The first number is what is wanted, the second what there is."""
     yield from resize(context, int(match[2]), int(match[1]))
+    yield from summed(context, int(match[2]), int(match[1]))
     yield from flattened(context, int(match[2]), int(match[1]))
 
 
@@ -76,9 +80,26 @@ def matrices(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """Matrix product: the inner sizes differ."""
     _, inner, wanted, last = map(int, match.groups())
     yield from resize(context, inner, wanted)
+    yield from summed(context, inner, wanted)
     yield from flattened(context, inner, wanted)
     yield from resize(context, inner, last)
     yield from resize(context, wanted, inner)
+
+
+def summed(context: Context, got: int, wanted: int) -> Iterator[Assignment]:
+    """A size is the sum of those of two tensors that are put beside each other: one of them shrinks, or both."""
+    axes = [(name, spec, axis) for name, spec in context.arguments.leaves() if len(spec.shape) > 1
+            for axis in {1, len(spec.shape) - 1}]
+    pairs = [(one, two) for one, two in itertools.combinations(axes, 2)
+             if one[0] != two[0] and one[1].shape[one[2]] + two[1].shape[two[2]] == got]
+    for one, two in pairs[:MOST_PAIRS]:
+        first, second = one[1].shape[one[2]], two[1].shape[two[2]]
+        for parts in ((wanted - second, second), (first, wanted - first), (wanted // 2, wanted - wanted // 2)):
+            if min(parts) > 0:
+                changed = context.arguments
+                for (name, spec, axis), size in zip((one, two), parts, strict=True):
+                    changed = changed.put(name, spec.resize((*spec.shape[:axis], size, *spec.shape[axis + 1:])))
+                yield changed
 
 
 def flattened(context: Context, got: int, wanted: int) -> Iterator[Assignment]:
@@ -134,6 +155,15 @@ def grow(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
                 yield context.arguments.put(name, spec.resize((spec.shape[0], size, spec.shape[2])))
         elif spec.shape:
             yield context.arguments.put(name, spec.resize((8, *spec.shape[1:])))
+
+
+def halved_often(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
+    """Images are put beside others that were made smaller and larger again: their sizes must be halved evenly."""
+    for name, spec in context.arguments.leaves():
+        if len(spec.shape) >= 4:
+            for size in (64, 128, 256):
+                if spec.shape[-2:] != (size, size):
+                    yield context.arguments.put(name, spec.resize((*spec.shape[:-2], size, size)))
 
 
 def exact_shape(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
@@ -240,6 +270,16 @@ def index_rank(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     ranks = {len(spec.shape) for _, spec in context.arguments.leaves()}
     for wanted in sorted(ranks, reverse=True):
         yield from with_rank(context, wanted)
+
+
+def ranks_differ(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
+    """Two tensors that are put beside each other have different ranks: the lower one gets that of the other."""
+    low, high = sorted((int(match[1]), int(match[2])))
+    for old, new in ((low, high), (high, low)):
+        for name, spec in context.arguments.leaves():
+            if len(spec.shape) == old:
+                for shape in reshaped(spec.shape, new):
+                    yield context.arguments.put(name, spec.resize(shape))
 
 
 def rank_by_one(context: Context, match: re.Match[str]) -> Iterator[Assignment]:

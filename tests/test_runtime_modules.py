@@ -1,6 +1,7 @@
 """What it takes to build Modules and to run their forward: values, inputs and repairs of real shapes of code."""
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Callable
 
@@ -10,9 +11,13 @@ pytest.importorskip("torch")
 
 import torch
 
+from runtime_check.blame import Context
 from runtime_check.drive import Built, build_module
 from runtime_check.extract import Namespace
 from runtime_check.inputs import InputGuesser
+from runtime_check.repair import repairs
+from runtime_check.search import Failure
+from runtime_check.specs import Assignment, Tensor
 
 torch.set_num_threads(1)
 
@@ -226,3 +231,34 @@ def test_an_annotated_function_is_given_first() -> None:
 
     _, candidates = InputGuesser(solve).starts()
     assert [candidates[name][0].label for name in ("energy", "part")] == ["a layer that passes its input through"] * 2
+
+
+def test_sizes_that_add_up_are_made_smaller_together() -> None:
+    built("""
+        import torch
+        from torch import nn
+        class Beside(nn.Module):
+            def __init__(self, wide=3, more=5):
+                super().__init__()
+                self.first = nn.Sequential(nn.Conv2d(wide + more, 16, 7, 1, 3), nn.ReLU())
+            def forward(self, x, c):
+                c = c.view(c.size(0), c.size(1), 1, 1)
+                c = c.repeat(1, 1, x.size(2), x.size(3))
+                return self.first(torch.cat((x, c), 1))
+    """, "Beside")
+
+
+@pytest.mark.parametrize(("text", "shape", "wanted"), [
+    ("Sizes of tensors must match except in dimension 1. Expected size 6 but got size 7", (2, 3, 224, 224),
+     [(2, 3, 64, 64), (2, 3, 128, 128), (2, 3, 256, 256)]),
+    ("Expected more than 1 spatial element when training, got input size torch.Size([2, 512, 1, 1])", (2, 3, 64, 64),
+     [(2, 3, 128, 128), (2, 3, 224, 224), (2, 3, 256, 256)]),
+    ("Tensors must have same number of dimensions: got 2 and 4", (2, 32),
+     [(2, 32, 64, 64), (2, 32, 32, 32), (2, 8, 8, 32)]),
+])
+def test_an_error_names_the_shapes_to_try(
+    text: str, shape: tuple[int, ...], wanted: list[tuple[int, ...]]
+) -> None:
+    given = Assignment((("x", Tensor(shape)),))
+    found = repairs(Context(given, Failure(RuntimeError(text), 9, ()), lambda x: x, {}))
+    assert [spec.shape for one in itertools.islice(found, 3) for _, spec in one.leaves()] == wanted
