@@ -219,12 +219,13 @@ def left_out(node: ast.stmt, place: Place) -> ast.stmt | None:
 
 
 def with_keyword(name: str, value: bool) -> Change:
-    """Adds a keyword argument to the call at the finding."""
+    """Gives the call at the finding a keyword argument."""
 
     def apply(node: ast.stmt, place: Place) -> ast.stmt | None:
         calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
         here = [call for call in calls if (call.lineno, call.col_offset) == place]
         for call in here or calls[:1]:
+            call.keywords = [word for word in call.keywords if word.arg != name]
             call.keywords.append(ast.keyword(name, ast.Constant(value)))
             return node
         return None
@@ -288,4 +289,5 @@ ADVICE: dict[str, Change] = {
     "TL519": first_argument(applied("sigmoid")),
     "TL520": first_argument(applied("log")),
     "TL702": left_out,
+    "TL904": with_keyword("weights_only", True),
 }

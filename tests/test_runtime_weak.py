@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from collections.abc import Iterator
 
@@ -296,4 +297,40 @@ def test_of_a_quiet_deprecation_the_new_name_is_compared(pool: Pool) -> None:
     (finding,) = lint_source(text, rules=[RULES["TL902"]])
     assert claim_of(finding, RULES["TL902"].claim) == Equivalent()
     found = outcome(pool, text, "TL902")
+    assert found.verdict is Verdict.CONFIRMED, found
+
+
+def test_an_evaluation_without_a_correction_is_run_without_gradients(pool: Pool) -> None:
+    text = textwrap.dedent("""
+        import torch
+
+
+        def evaluate(model, loader):
+            model.eval()
+            total = 0.0
+            for x, y in loader:
+                total += (model(x) - y).pow(2).sum().item()
+            return total
+
+
+        model = torch.nn.Linear(3, 1)
+        print(evaluate(model, [(torch.ones(2, 3), torch.ones(2, 1))] * 4))
+        """)
+    (finding,) = lint_source(text, rules=[RULES["TL210"]])
+    rule = RULES["TL210"]
+    assert rule.claim is not None
+    case = from_finding(dataclasses.replace(finding, fix=None), rule.claim, text, 0, seconds=25, path="file.py")
+    assert case.corrected is None
+    ((_, found),) = pool.run([case])
+    assert found.verdict is Verdict.CONFIRMED and "under torch.no_grad()" in found.why, found
+
+
+def test_a_load_without_a_fix_is_compared_with_a_safe_one(pool: Pool) -> None:
+    text = "import torch\n\nstate = torch.load('x.pt', weights_only=False)\n"
+    (finding,) = lint_source(text, rules=[RULES["TL904"]])
+    rule = RULES["TL904"]
+    assert rule.claim is not None
+    case = from_finding(dataclasses.replace(finding, fix=None), rule.claim, text, 0, seconds=25, path="file.py")
+    assert case.corrected is not None and "weights_only=True" in case.corrected and "False" not in case.corrected
+    ((_, found),) = pool.run([case])
     assert found.verdict is Verdict.CONFIRMED, found

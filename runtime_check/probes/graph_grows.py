@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.plan import FEW
@@ -162,6 +163,52 @@ def counterpart(bench: Bench, way: Way) -> Growth | None:
     return growth if growth is not None and growth.last else None
 
 
+class Recorded(TorchFunctionMode):  # type: ignore[misc]
+    """Counts the operations that record a graph while the flagged line runs, be it that nothing keeps it.
+
+    `grad` false runs the line as under `torch.no_grad()`.
+    """
+
+    def __init__(self, *, grad: bool = True) -> None:
+        super().__init__()
+        self.grad, self.before = grad, True
+        self.inside = False
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.inside:
+            self.count += any(tensor.grad_fn is not None for tensor in graphs.flat(result))
+        return result
+
+    def begin(self, frame: FrameType, index: int) -> None:
+        """The flagged line begins."""
+        self.inside, self.before = True, torch.is_grad_enabled()
+        torch.set_grad_enabled(self.before and self.grad)
+
+    def end(self, frame: FrameType, index: int) -> None:
+        """It has ended."""
+        self.inside = False
+        torch.set_grad_enabled(self.before)
+
+
+def judge_passing(bench: Bench, way: Way) -> Outcome:
+    """The outcome for the line as it is and without gradients, for what keeps nothing or has no corrected program."""
+    mine, theirs = Recorded(), Recorded(grad=False)
+    bench.run(bench.flagged, way, mine, before=mine.begin, after=mine.end)
+    bench.run(bench.flagged, way, theirs, before=theirs.begin, after=theirs.end)
+    row = Evidence("operations of the line that record a graph", str(mine.count), "under torch.no_grad()",
+                   str(theirs.count))
+    if not mine.count and mine.before:
+        return cannot_tell("nothing at the flagged line needs a gradient here", (row,), way.label)
+    if not mine.count:
+        return Outcome(Verdict.REFUTED, "no graph is recorded at the flagged line", (row,), way.label)
+    if theirs.count:
+        return cannot_tell("a graph is recorded under torch.no_grad() as well", (row,), way.label)
+    why = f"{mine.count} operations record a graph that no backward uses, none under torch.no_grad()"
+    return Outcome(Verdict.CONFIRMED, why, (row,), way.label)
+
+
 def judge_growth(bench: Bench, way: Way) -> Outcome | None:
     """The outcome of one way of running the program."""
     bad = measure(bench, bench.flagged, way)
@@ -240,6 +287,8 @@ def judge_evaluation(bench: Bench, way: Way) -> Outcome | None:
     most = max(bad.nodes)
     if bad.used & bad.kept:
         return cannot_tell("a backward runs through this graph, so it is used", how=way.label)
+    if (not most or good is None) and not bad.backwards:
+        return judge_passing(bench, way)
     if not most:
         row = Evidence("autograd nodes in reach", "0", "predicted", "more than 0")
         return Outcome(Verdict.REFUTED, "no graph is recorded at the flagged line", (row,), way.label)
