@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from runtime_check import clock, names, spaces
-from runtime_check.layers import PassThrough, Settings, of_name
+from runtime_check.layers import PassThrough, Settings, as_used, of_name
 from runtime_check.placeholder import Missing
 from runtime_check.specs import OMIT, Const, Made, Seq, Spec, Table, Tensor
 from runtime_check.usage import DEPTH, Usage, usage
@@ -423,10 +423,10 @@ def make_instance(cls: type, depth: int = 1) -> Any:
     required = {name: value for name, value in kwargs.items() if guesser.signature.parameters[name].default is NOTHING}
     for chosen in ({**kwargs, **parts}, kwargs) if parts else (kwargs,):
         try:
-            return create(**chosen)
+            return as_used(create(**chosen))
         except Exception:
             continue
-    return create(**required)
+    return as_used(create(**required))
 
 
 def is_dataclass_type(value: object) -> bool:

@@ -262,3 +262,21 @@ def test_an_error_names_the_shapes_to_try(
     given = Assignment((("x", Tensor(shape)),))
     found = repairs(Context(given, Failure(RuntimeError(text), 9, ()), lambda x: x, {}))
     assert [spec.shape for one in itertools.islice(found, 3) for _, spec in one.leaves()] == wanted
+
+
+def test_a_configuration_says_which_attention() -> None:
+    built("""
+        import torch
+        from torch import nn
+        class BlockConfig:
+            def __init__(self, hidden_size=64, **more):
+                self.hidden_size = hidden_size
+                self._attn_implementation = None
+        ATTENTION = {"eager": nn.Linear, "sdpa": nn.Linear}
+        class Block(nn.Module):
+            def __init__(self, config: BlockConfig):
+                super().__init__()
+                self.attention = ATTENTION[config._attn_implementation](config.hidden_size, config.hidden_size)
+            def forward(self, x):
+                return self.attention(x)
+    """, "Block")
