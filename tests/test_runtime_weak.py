@@ -154,6 +154,29 @@ def test_formulas_are_tried_with_the_values_that_they_fail_for(
     assert "values of about 1" in found.why
 
 
+def test_a_table_that_no_input_changes_is_said_nothing_of(pool: Pool) -> None:
+    found = outcome(
+        pool,
+        """
+        import torch
+        from torch import nn
+
+
+        class Bias(nn.Module):
+            def __init__(self, window=4):
+                super().__init__()
+                far = torch.arange(window, dtype=torch.float32)
+                self.register_buffer("table", torch.log(1.0 + far.sqrt()))
+                self.scale = nn.Parameter(torch.ones(()))
+
+            def forward(self, x):
+                return x + self.scale * self.table.sum()
+        """,
+        "TL610",
+    )
+    assert found.verdict is Verdict.CANNOT_TELL and "whatever the input" in found.why, found
+
+
 @pytest.mark.parametrize("clip", ["torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "pass"])
 def test_scaled_gradients_hide_no_old_ones(pool: Pool, clip: str) -> None:
     found = outcome(

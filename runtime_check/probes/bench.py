@@ -265,6 +265,16 @@ class Bench:
             for spot in self.flagged.spots
         )
 
+    @contextlib.contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Ways that are asked for meanwhile, and their runs, draw other random numbers."""
+        case = self.case
+        self.case = replace(case, seed=seed)
+        try:
+            yield
+        finally:
+            self.case = case
+
     def note(self, reason: str) -> None:
         """Remembers why an attempt led nowhere."""
         if reason and reason not in self.tried:

@@ -1,7 +1,9 @@
 """OutputsDiffer for formulas that are exact for most values: what the line makes of those that they fail for.
 
 `log(1 + x)` and `exp(x) - 1` lose small values, `log(sum(exp(x)))` large ones, and made-up inputs are neither. So the
-flagged line, and the corrected one, are run once more with what they take scaled; nothing else is changed.
+flagged line, and the corrected one, are run once more with what they take scaled; nothing else is changed. Only what
+depends on the input can have other values: of what is the same whatever the input, a table of positions for example,
+nothing is said.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class Scaled(TorchFunctionMode):  # type: ignore[misc]
         self.formula = formula
         self.inside = self.entered = False
         self.results: list[torch.Tensor] = []
+        self.taken: list[torch.Tensor] = []  # what entered, before it was scaled
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = word(func), kwargs or {}
@@ -70,6 +73,7 @@ class Scaled(TorchFunctionMode):  # type: ignore[misc]
         """A tensor with its largest element at the size at which the formula fails."""
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
+        self.taken.append(value.detach().clone())
         largest = float(value.detach().abs().max()) if value.numel() else 0.0
         return value * (self.formula.size / largest) if largest > 0 else value + self.formula.size
 
@@ -93,6 +97,7 @@ class Lines:
 
     run: Run
     results: list[torch.Tensor] = field(default_factory=list)
+    taken: list[torch.Tensor] = field(default_factory=list)
 
 
 def probe(bench: Bench) -> Outcome:
@@ -103,10 +108,15 @@ def probe(bench: Bench) -> Outcome:
         outcome = outputs_differ.judge(bench, bad, good)
         if outcome.verdict is not Verdict.REFUTED or bench.way is None or bench.corrected is None:
             return outcome
+        if bench.flagged.text == bench.corrected.text:
+            return outcome
         other = bench.same(bench.way)
         if other is None:
             return outcome
         mine = measure(bench, bench.flagged, bench.way, formula)
+        if not varies(bench, bench.way, mine, formula):
+            why = "the line takes the same values whatever the input, and fails for none of them"
+            return cannot_tell(why, outcome.evidence)
         return compared(formula, mine, measure(bench, bench.corrected, other, formula))
 
     return contrast(bench, lambda program, way: values.measure(bench, program, way), judge)
@@ -115,7 +125,16 @@ def probe(bench: Bench) -> Outcome:
 def measure(bench: Bench, program: Program, way: Way, formula: Formula) -> Lines:
     """Runs a program with scaled values in the flagged line."""
     mode = Scaled(formula)
-    return Lines(bench.run(program, way, mode, before=mode.begin, after=mode.end), mode.results)
+    return Lines(bench.run(program, way, mode, before=mode.begin, after=mode.end), mode.results, mode.taken)
+
+
+def varies(bench: Bench, way: Way, lines: Lines, formula: Formula) -> bool:
+    """Whether the line takes other values in a run with other random numbers."""
+    with bench.seeded(bench.case.seed + 1):
+        other = next((one for one in bench.ways(bench.flagged) if one.label == way.label), None)
+        again = None if other is None else measure(bench, bench.flagged, other, formula).taken
+    return again is not None and not all(
+        a.shape == b.shape and torch.equal(a, b) for a, b in zip(lines.taken, again, strict=False))
 
 
 def compared(formula: Formula, bad: Lines, good: Lines) -> Outcome:
