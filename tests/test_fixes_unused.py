@@ -85,6 +85,14 @@ def test_a_comment_is_no_use():
     assert after(text) == "# old is old\n1\n"
 
 
+@pytest.mark.parametrize("new", ["torch.nn.old(1)", "torch . old"])
+def test_an_attribute_of_that_name_is_no_use(new):
+    text = "import torch\nfrom torch.cuda.amp import old\nold(1)\n"
+    assert after(text, new=new) == f"import torch\n{new}\n"
+    kept = "import torch\nfrom torch.cuda.amp import old\nf(**old)\nold(1)\n"
+    assert after(kept, new=new) == kept.replace("old(1)", new)
+
+
 def both(text: str, more: str) -> str:
     """The text after `old` gives way to `new`, which an edit adds to the import."""
     source = Source("<text>", text)

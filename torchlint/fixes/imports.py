@@ -24,7 +24,7 @@ MODULES = frozenset({
     "torch", "torch.amp", "torch.autograd", "torch.autograd.function", "torch.autograd.functional",
     "torch.autograd.graph", "torch.autograd.profiler", "torch.backends", "torch.backends.cudnn",
     "torch.backends.cuda", "torch.backends.mps", "torch.compiler", "torch.cuda", "torch.cuda.amp",
-    "torch.distributed", "torch.distributions", "torch.fft", "torch.func", "torch.futures",
+    "torch.cuda.amp.autocast_mode", "torch.cuda.amp.grad_scaler", "torch.distributed", "torch.distributions", "torch.fft", "torch.func", "torch.futures",
     "torch.hub", "torch.jit", "torch.library", "torch.linalg", "torch.mps", "torch.multiprocessing",
     "torch.nested", "torch.nn", "torch.nn.functional", "torch.nn.init", "torch.nn.modules",
     "torch.nn.parallel", "torch.nn.parameter", "torch.nn.utils", "torch.nn.utils.parametrizations",

@@ -85,8 +85,10 @@ def _of_torch(stmt: ast.stmt) -> bool:
 
 
 def _uses(after: Layout, start: int, end: int, name: str) -> int:
-    """How many tokens of a part of the text have a name in them: the import, and what reads it."""
-    return sum(name in _WORD.findall(token.text) for token in after.tokens_in(start, end) if not token.comment)
+    """How many tokens of a part of the text have a name in them, but attributes: the import, and what reads it."""
+    tokens = [token for token in after.tokens_in(start, end) if not token.comment]
+    return sum(name in _WORD.findall(token.text) for before, token in zip([None, *tokens], tokens, strict=False)
+               if before is None or before.text != ".")
 
 
 def _for_others(path: str, name: str) -> bool:

@@ -55,7 +55,6 @@ EXAMPLES = [
         """,
         good="""
         import torch
-        from torch.cuda.amp import GradScaler
 
         scaler = torch.amp.GradScaler("cuda", enabled=False)
         with torch.amp.autocast("cuda", enabled=False):
