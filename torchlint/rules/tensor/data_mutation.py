@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterator
 
+from torchlint import knowledge
 from torchlint.claims import WrongGradient
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
@@ -320,9 +321,12 @@ def out_of_place(model: FileModel, event: Event) -> Repair | None:
                 "Write to a clone", edits.insert_before(model, statement, f"{name} = {name}.clone()"),
                 edits.replace(model, data, name))
         case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Name(id=name), attr="data"), attr=method)
-                      ) as call, ast.Expr(value=value) if value is call and method.endswith("_"):
-            if owner_of(event).role:
+                      ) as call, ast.Expr(value=value) if value is call and knowledge.method(method.removesuffix("_")):
+            # What the call reads through `.data` would be left out of the gradient of what it gives now.
+            reads = [node for node in ast.walk(call) if isinstance(node, ast.Attribute) and node.attr == "data"]
+            if owner_of(event).role or len(reads) > 1:
                 return None
-            text = source_of(model, call).replace(".data", "", 1).replace(f".{method}", f".{method[:-1]}", 1)
-            return edits.repair("Use the out-of-place operation", edits.replace(model, call, f"{name} = {text}"))
+            given = source_of(model, call)[len(source_of(model, call.func)):]
+            text = f"{name} = {name}.{method.removesuffix('_')}{given}"
+            return edits.repair("Use the out-of-place operation", edits.replace(model, call, text))
     return None

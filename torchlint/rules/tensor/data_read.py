@@ -72,6 +72,10 @@ CLEAN = [
     net.weight.data = torch.ones(1, 2)
     array = net.weight.data.numpy()
     net.weight.data[0] = 1
+    net.weight.data.copy_(0.9 * net.weight.data + 0.1 * w.data)
+    net.weight.data = net.weight.data.abs()
+    net.weight.data -= 0.1 * net.weight.data
+    net.weight.data[net.weight.data > 1] = 1
 
 
     def show(batch):
@@ -86,10 +90,20 @@ def check(model: FileModel) -> Iterator[Hit]:
         if not isinstance(node.ctx, ast.Load):
             continue
         base = model.value(node.value)
-        if base.attached and base.role != "grad" and reads(model, node):
+        if base.attached and base.role != "grad" and reads(model, node) and not writes(model.statement(node)):
             text = source_of(model, node.value) + ("" if needs_no_detach(model, node) else ".detach()")
             yield Hit(node, "`.data` hides later changes from autograd; read values with `.detach()`",
                       edits.repair("Use .detach()", edits.replace(model, node, text)), confidence=base.sure)
+
+
+def writes(statement: ast.stmt) -> bool:
+    """Whether a statement changes a tensor through `.data`: to rewrite what it reads alone mends half of it."""
+    match statement:
+        case ast.Assign(targets=[target]) | ast.AugAssign(target=target):
+            return any(isinstance(node, ast.Attribute) and node.attr == "data" for node in ast.walk(target))
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=changed, attr=method))) if method.endswith("_"):
+            return any(isinstance(node, ast.Attribute) and node.attr == "data" for node in ast.walk(changed))
+    return False
 
 
 def needs_no_detach(model: FileModel, node: ast.expr) -> bool:
