@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ class ClassInfo:
         self.model = model
         self.node = node
         self._attrs: dict[str, Value] = {}
+        self._found: dict[str, FunctionInfo | None] = {}
 
     def __repr__(self) -> str:
         return f"ClassInfo({self.dotted})"
@@ -55,15 +57,13 @@ class ClassInfo:
     @functools.cached_property
     def mro(self) -> tuple[ClassInfo | str, ...]:
         """This class and all its bases, nearest first; cycles are cut."""
-        found: list[ClassInfo | str] = []
-        queue: list[ClassInfo | str] = [self]
+        found: dict[ClassInfo | str, None] = {}
+        queue: deque[ClassInfo | str] = deque([self])
         while queue:
-            item = queue.pop(0)
-            if item in found:
-                continue
-            found.append(item)
-            if isinstance(item, ClassInfo):
-                queue.extend(item.bases)
+            item = queue.popleft()
+            if item not in found:
+                found[item] = None
+                queue.extend(item.bases if isinstance(item, ClassInfo) else ())
         return tuple(found)
 
     @property
@@ -133,10 +133,9 @@ class ClassInfo:
 
     def method(self, name: str) -> FunctionInfo | None:
         """The method as Python would find it, among the project's classes."""
-        for cls in self.project_mro:
-            if name in cls.methods:
-                return cls.methods[name]
-        return None
+        if name not in self._found:
+            self._found[name] = next((cls.methods[name] for cls in self.project_mro if name in cls.methods), None)
+        return self._found[name]
 
     def all_methods(self) -> Iterator[FunctionInfo]:
         """Methods of this class and its project bases; an overridden one is left out."""
