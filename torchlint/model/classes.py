@@ -66,10 +66,10 @@ class ClassInfo:
                 queue.extend(item.bases if isinstance(item, ClassInfo) else ())
         return tuple(found)
 
-    @property
-    def project_mro(self) -> Iterator[ClassInfo]:
+    @functools.cached_property
+    def project_mro(self) -> tuple[ClassInfo, ...]:
         """The project's own classes among the bases, this one first."""
-        return (item for item in self.mro if isinstance(item, ClassInfo))
+        return tuple(item for item in self.mro if isinstance(item, ClassInfo))
 
     @functools.cached_property
     def outside(self) -> tuple[str, ...]:
