@@ -54,13 +54,15 @@ def on_device(action: Callable[[], Any], device: str) -> Callable[[], Any]:
     return action if device == "cpu" else run
 
 
-def test_arguments(graph: CallGraph, owner: Owner) -> dict[str, ast.expr | str]:
-    """What pytest would pass to a function: the first value of each parametrization, or a fixture's name."""
+def test_arguments(graph: CallGraph, owner: Owner, wanted: str = "") -> dict[str, ast.expr | str]:
+    """What pytest would pass to a function: the first value of each parametrization, the one that is `wanted` if it is
+    there, or a fixture's name."""
     found: dict[str, ast.expr | str] = {}
     for item in owner.node.decorator_list:
         match item:
-            case ast.Call(func=func, args=[ast.Constant(value=str() as listed), ast.List(elts=[first, *_]), *_]):
+            case ast.Call(func=func, args=[ast.Constant(value=str() as listed), ast.List(elts=[first, *rest]), *_]):
                 if ast.unparse(func).endswith("parametrize"):
+                    first = next((item for item in rest if wanted and ast.unparse(item) == wanted), first)
                     listed_names = [name.strip() for name in listed.split(",")]
                     values = first.elts if len(listed_names) > 1 and isinstance(first, ast.Tuple) else [first]
                     found.update(zip(listed_names, values, strict=False))
@@ -102,7 +104,7 @@ class Driver:
         def run() -> object:
             cuda, text = expects_gpu(self.space.text), self._texts()
             with alone(text), surroundings(self.space.path, self.seed, small=small, cuda=cuda, options=options,
-                                           files=text if files else None, ranks=ranks):
+                                           text=text, files=files, ranks=ranks):
                 for space in list(self.space.loader.spaces.values()):
                     space.reset()
                 self.space.fallback = lambda name: fallback(self.space, name, choice, self.complaint)
@@ -206,10 +208,20 @@ class Driver:
         label = f"{owner.name}()" + (f" of {self.where}" if self.where else "")
         yield Drive(label, self.fresh(lambda: self._call(owner)), "made", lambda: Arguments(None, (), {}))
 
-    def _call(self, owner: Owner) -> object:
+    def parametrized(self, qualname: str) -> Iterator[Drive]:
+        """Tests that are given the target's class, or the target, by their parametrization."""
+        name = qualname.partition(".")[0]
+        for owner in list(self.graph.owners.values()):
+            given = [item for item in owner.node.decorator_list if "parametrize" in ast.unparse(item)]
+            named = {item.id for part in given for item in ast.walk(part) if isinstance(item, ast.Name)}
+            if name in named and not owner.cls and set(owner.required) <= set(test_arguments(self.graph, owner, name)):
+                run = self.fresh(partial(self._call, owner, name))
+                yield Drive(f"through {owner.name}() of {self.where} with {name}", run, "caller")
+
+    def _call(self, owner: Owner, wanted: str = "") -> object:
         value: Any = self.space.resolve(owner.name)
         value = inspect.unwrap(getattr(value, "callback", value))  # click commands keep the function there
-        given = test_arguments(self.graph, owner)
+        given = test_arguments(self.graph, owner, wanted)
         return value(**{name: self._given(given[name]) for name in owner.required})
 
     def _given(self, source: ast.expr | str) -> object:

@@ -18,7 +18,7 @@ LARGE = 200_000  # bytes; larger files are skipped
 def called_elsewhere(space: Namespace, qualname: str, seed: int) -> Iterator[Drive]:
     """Drives that call the target as other files of the project do, tests first."""
     for driver, here in drivers_elsewhere(space, qualname, seed):
-        found = itertools.chain(driver.through(here), driver.called(here))
+        found = itertools.chain(driver.through(here), driver.parametrized(here), driver.called(here))
         for drive in itertools.islice(found, PER_LEVEL):
             yield Drive(drive.label, drive.run, "caller" if drive.kind == "caller" else "call", drive.prepare)
 

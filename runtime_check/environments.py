@@ -17,7 +17,15 @@ OBSERVED = 4  # numbers in an observation
 STEPS = 10  # of an episode
 #: Names of environments whose actions are numbers.
 CONTINUOUS = re.compile(r"Pendulum|Continuous|Ant|Hopper|Cheetah|Walker|Swimmer|Humanoid|Reacher|Pusher|Fetch|Hand")
+#: Those that show a screen; wrappers that change it leave it as it is, small and with the frames before it.
+GAMES, SCREEN = re.compile(r"NoFrameskip|^ALE/|Breakout|Pong|Atari|SpaceInvaders|Seaquest"), (4, 84, 84)
 WHERE = "gymnasium.core"
+
+
+def named(name: str) -> Any:
+    """The function or class of this name; one of an unknown name is a wrapper that changes nothing."""
+    return NAMED.get(name, Wrapper)
+
 
 
 class Space:
@@ -50,6 +58,17 @@ class Env:
 
     def step(self, action: Any) -> Any:
         raise NotImplementedError
+
+    @property
+    def np_random(self) -> Any:
+        """Where environments draw their random numbers."""
+        import numpy
+
+        return numpy.random.default_rng(0)
+
+    def get_action_meanings(self) -> list[str]:
+        """What Atari games call their actions."""
+        return ["NOOP", "FIRE", "RIGHT", "LEFT"]
 
     def has_wrapper_attr(self, name: str) -> bool:
         return hasattr(self, name)
@@ -114,12 +133,16 @@ class Environment(Env):
         if importlib.util.find_spec("numpy") is None:
             self.observation_space = self.action_space = Space()
             return
+        self.ale = Lives()
         self.observation_space = spaces.Box(-1.0, 1.0, (OBSERVED,))
         self.action_space = spaces.Box(-1.0, 1.0, (1,)) if self.continuous else spaces.Discrete(2)
+        if GAMES.search(str(name)):
+            self.observation_space, self.action_space = spaces.Box(0, 255, SCREEN, "uint8"), spaces.Discrete(4)
 
     def _look(self) -> Any:
-        seen = torch.rand(OBSERVED)
-        return seen.tolist() if isinstance(self.observation_space, Space) else seen.numpy()
+        if isinstance(self.observation_space, Space):
+            return torch.rand(OBSERVED).tolist()
+        return self.observation_space.sample()
 
     def reset(self, *args: object, **options: object) -> tuple[Any, dict[str, Any]]:
         self.steps = 0
@@ -130,6 +153,52 @@ class Environment(Env):
         return self._look(), 1.0, self.steps >= STEPS, False, {}
 
 
+class Lives:
+    """The counter of lives of Atari games."""
+
+    def lives(self) -> int:
+        return 0
+
+
+class Vector(Env):
+    """Several environments at once: arrays with a row for each. Takes functions that make them, or one name."""
+
+    def __init__(self, makers: Any, *args: Any, num_envs: int = 0, **options: Any) -> None:
+        named = not isinstance(makers, (list, tuple))
+        self.envs = [Environment(makers) for _ in range(num_envs or 1)] if named else [make() for make in makers]
+        first = self.envs[0]
+        self.num_envs, self.spec = len(self.envs), first.spec
+        self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
+        self.observation_space, self.action_space = (self._all(space) for space in (self.single_observation_space,
+                                                                                   self.single_action_space))
+
+    def _all(self, space: Any) -> Any:
+        """The space of one value for each environment."""
+        import numpy
+
+        if isinstance(space, spaces.Discrete):
+            return spaces.MultiDiscrete([space.n] * self.num_envs)
+        low, high = (numpy.stack([bound] * self.num_envs) for bound in (space.low, space.high))
+        return spaces.Box(low, high, low.shape, space.dtype)
+
+    def reset(self, **options: Any) -> Any:
+        import numpy
+
+        return numpy.stack([env.reset()[0] for env in self.envs]), {}
+
+    def step(self, actions: Any) -> Any:
+        import numpy
+
+        seen, rewards, ended, cut = [], [], [], []
+        for env, action in zip(self.envs, actions, strict=True):
+            observation, reward, terminated, truncated, _ = env.step(action)
+            seen.append(env.reset()[0] if terminated or truncated else observation)
+            rewards.append(reward)
+            ended.append(terminated)
+            cut.append(truncated)
+        return numpy.stack(seen), numpy.array(rewards), numpy.array(ended), numpy.array(cut), {}
+
+
 class Continuous(Environment):
     """An environment whose action is a number."""
 
@@ -138,8 +207,8 @@ class Continuous(Environment):
 
 
 NAMED: dict[str, Any] = {
-    "make": Environment, "Env": Env, "Wrapper": Wrapper, "ObservationWrapper": Wrapper, "RewardWrapper": Wrapper,
-    "ActionWrapper": Wrapper,
+    "make": Environment, "SyncVectorEnv": Vector, "AsyncVectorEnv": Vector, "make_vec": Vector, "Env": Env,
+    **dict.fromkeys(("Wrapper", "ObservationWrapper", "RewardWrapper", "ActionWrapper"), Wrapper),
 }
-for _kind in (Env, Wrapper):
+for _kind in (Env, Wrapper, Vector):
     _kind.__module__ = WHERE

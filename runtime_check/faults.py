@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import linecache
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -37,6 +38,9 @@ def own_fault(error: BaseException, space: Namespace) -> bool:
             found = ABSENT.match(str(error))
             asked = [file for file, _, function in frames if function != "__getattr__"][-1]
             return found is not None and asked in spaces and not hasattr(sys.modules.get(found[1]), found[2])
+        case IndexError():  # `loss.data[0]`, which torch has not known for long
+            text = linecache.getline(*frames[-1][:2])
+            return frames[-1][0] in spaces and "0-dim tensor" in str(error) and ".data[0]" in text
         case RuntimeError():
             return GRAPH.search(str(error)) is not None
     return False

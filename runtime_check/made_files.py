@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import gzip
 import os
 import random
 import re
@@ -200,7 +201,9 @@ def _make_file(path: Any) -> None:
 
 def content(path: str) -> bytes:
     """What is in a made file of this name."""
-    suffix = os.path.splitext(path)[1].lower()
+    start, suffix = os.path.splitext(path.lower())
+    if suffix == ".gz":
+        return gzip.compress(content(start))
     if suffix in IMAGES:
         return picture()
     return TEXTS.get(suffix, (WORDS + "\n") * COUNT).encode()
@@ -244,6 +247,18 @@ def how_many(text: str) -> int:
 def _suffix() -> str:
     found = DATA.search(_text)
     return found[0] if found else ".png"
+
+
+def columns() -> int:
+    """How many columns a table of numbers has: what the code's first layer takes, and a target."""
+    found = re.search(r"Linear\((\d{1,4}),", _text)
+    return int(found[1]) + 1 if found else 9
+
+
+def compared_with(name: str) -> str:
+    """A value that the code compares an option of this name with, or an empty string."""
+    found = re.search(rf"\b{re.escape(name)}\s*==\s*[\"']([\w./-]+)[\"']", _text)
+    return found[1] if found else ""
 
 
 def picture() -> bytes:

@@ -123,12 +123,10 @@ def first_of(ranks: int) -> Iterator[None]:
         if mp.spawn is _spawn:
             stack.enter_context(mock.patch.object(mp, "spawn", _once))
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
-        stack.enter_context(mock.patch.object(dist, "init_process_group", lambda *args, **options: None))
-        try:
-            yield
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
+        stack.callback(dist.destroy_process_group)
+        for name in ("init_process_group", "destroy_process_group"):
+            stack.enter_context(mock.patch.object(dist, name, lambda *args, **options: None))
+        yield
 
 
 @contextlib.contextmanager

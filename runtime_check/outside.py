@@ -7,6 +7,7 @@ the stand-in for a dotted name, or None.
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from runtime_check import environments, pictures, spaces
+from runtime_check.placeholder import Missing
 
 QUIET = re.compile(
     r"^(wandb|mlflow|comet_ml|visdom|loguru|matplotlib|seaborn|IPython|tensorboardX|tensorboard|tensorboard_logger|clearml"
@@ -267,6 +269,42 @@ class Residual(nn.Module):  # type: ignore[misc]
         return self.fc(self.avgpool(x).flatten(1))
 
 
+def configured(kind: Any = None, *args: Any, **options: Any) -> Any:
+    """What a parser of the command line makes of a configuration class: its defaults, and little to begin with."""
+    made = kind(**options.get("default", {})) if isinstance(kind, type) else kind
+    for key, value in vars(made).items():
+        if type(value) is int and BEGINNING.search(key):
+            setattr(made, key, min(value, ENOUGH))
+    return made
+
+
+#: What is gathered before training begins, and how much of it is enough.
+BEGINNING, ENOUGH = re.compile(r"(^|_)(starts?|warm_?up|buffer|capacity|replay|memory)(_|$)"), 512
+
+
+class Models(types.ModuleType):
+    """`torchvision.models`, whose functions are found by name too: `models.__dict__[name]`."""
+
+    def __init__(self) -> None:
+        super().__init__("torchvision.models")
+        self.__dict__.update({name: model_of(name) for name in MODELS})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return known(f"torchvision.models.{name}") or Missing(
+            f"torchvision.models.{name}", "the package `torchvision` is not installed")
+
+
+def model_of(name: str) -> type[nn.Module]:
+    """The small network that stands for one of torchvision."""
+    return Residual if "res" in name else Vision
+
+
+MODELS = ("alexnet", "vgg11", "vgg16", "vgg19", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152",
+          "mobilenet_v2", "densenet121", "inception_v3", "efficientnet_b0", "vit_b_16", "squeezenet1_0")
+
+
 def subplots(*args: object, **kwargs: object) -> tuple[Quiet, Quiet]:
     """A figure and its axes."""
     return Quiet(), Quiet()
@@ -282,10 +320,14 @@ RULES: list[tuple[str, Callable[[str], Any]]] = [
     (r"^(?:skimage\.io|imageio(?:\.v\d)?|torchvision\.io|matplotlib\.image|matplotlib\.pyplot)\.(imread|read_image)$",
      pictures.READERS.get),
     (r"^torchvision\.utils\.(make_grid)$", lambda name: grid),
-    (r"^torchvision\.models\.(?:\w+\.)?([a-z]\w+)$", lambda name: Residual if "res" in name else Vision),
+    (r"^torchvision\.models\.(?:\w+\.)?([a-z]\w+)$", model_of),
+    (r"^torchvision\.(models)$", lambda name: Models()),
     (r"^tqdm(?:\.\w+)*\.(tqdm|track)$|^rich\.progress\.(track)$", lambda name: Bar),
     (r"^tqdm(?:\.\w+)*\.(trange)$", lambda name: lambda *args, **kwargs: Bar(range(*args))),
-    (r"^(?:gym|gymnasium)\.(?:core\.)?(make|Env|\w*Wrapper)$", environments.NAMED.get),
+    (r"^(?:gym|gymnasium)\.(?:core\.)?(make|make_vec|Env|\w*Wrapper)$", environments.NAMED.get),
+    (r"^(?:gym|gymnasium)\.(?:vector|wrappers)\.(?:\w+\.)?([A-Z]\w+)$", environments.named),
+    (r"^stable_baselines3\.common\.atari_wrappers\.([A-Z]\w+)$", environments.named),
+    (r"^(?:tyro\.|simple_parsing\.)(cli|parse)$", lambda name: configured),
     (r"^(?:gym|gymnasium)\.(?:spaces\.)?(?:utils\.)?(Space|Box|Discrete|Multi\w+|Dict|Tuple|flatdim)$", spaces.named),
     (r"^matplotlib\.pyplot\.(subplots)$", lambda name: subplots),
     (r"^huggingface_hub\.constants\.(\w*(?:HOME|CACHE))$", lambda name: f"no_{name.lower()}"),

@@ -90,6 +90,8 @@ class Missing:
     def __getitem__(self, key: object) -> Missing:
         return Missing(f"{self._name}[...]", self._reason)
 
+    def __setitem__(self, key: object, value: object) -> None: ...
+
     def __or__(self, other: object) -> Any:
         return Any  # `Missing | None` in an annotation
 

@@ -154,6 +154,12 @@ def nothing(*args: object, **options: object) -> None:
     """For what starts and ends a connection."""
 
 
+def spawn(function: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 1, **options: Any) -> None:
+    """All processes in turn: which of them trains is for the code to say."""
+    for rank in range(nprocs):
+        function(rank, *args)
+
+
 REPLACED: dict[str, dict[str, Any]] = {
     "torch.distributed.rpc": {
         "init_rpc": nothing, "shutdown": nothing, "rpc_sync": call, "rpc_async": later, "remote": remote,
@@ -162,6 +168,7 @@ REPLACED: dict[str, dict[str, Any]] = {
     "torch.distributed.rpc.functions": {"async_execution": same},
     "torch.distributed.autograd": {"context": context, "backward": backward, "get_gradients": gradients},
     "torch.distributed.optim": {"DistributedOptimizer": Optimizer},
+    "torch.multiprocessing": {"spawn": spawn},
     "torch.distributed.nn": {"RemoteModule": RemoteModule},
 }
 

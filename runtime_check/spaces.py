@@ -46,7 +46,8 @@ class Box(Space):
     def sample(self) -> Any:
         import numpy
 
-        return numpy.random.uniform(self.low, self.high).astype(self.dtype)
+        low, high = self.low.astype("float64").clip(min=-9.0), self.high.astype("float64").clip(max=255.0)
+        return numpy.random.uniform(low, high).astype(self.dtype)
 
 
 class Discrete(Space):

@@ -62,11 +62,12 @@ def seed_all(seed: int) -> None:
 
 @contextlib.contextmanager
 def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = False,
-                 options: frozenset[str] = frozenset(), files: str | None = None, ranks: int = 1) -> Iterator[None]:
+                 options: frozenset[str] = frozenset(), text: str = "", files: bool = False,
+                 ranks: int = 1) -> Iterator[None]:
     """The world around one run of code from `path`. `small` shrinks the defaults of options, `options` are those
     that are given though they are off by default; `cuda` says that the code speaks of CUDA, whose calls
-    then stay on the CPU where there is none. With `files`, the text of the code, files that are not there are made.
-    With several `ranks`, the code finds itself to be the first of them."""
+    then stay on the CPU where there is none. With `files`, those that are not there are made as the `text` of
+    the code speaks of them. With several `ranks`, the code finds itself to be the first of them."""
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     without_gpu = not torch.cuda.is_available()
     with contextlib.ExitStack() as stack:
@@ -78,10 +79,10 @@ def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = 
         if small:  # compiling takes longer than everything else together
             stack.enter_context(mock.patch.object(torch, "compile", _not_compiled))
         numpy = sys.modules.get("numpy")
-        for name in ("memmap", "fromfile", "load") if numpy is not None else ():
+        for name in ("memmap", "fromfile", "load", "loadtxt", "genfromtxt") if numpy is not None else ():
             stack.enter_context(mock.patch.object(numpy, name, _reader(numpy, name)))
-        stack.enter_context(made_files.watching(files or "", making=files is not None))
-        if files is not None:
+        stack.enter_context(made_files.watching(text, making=files))
+        if files:
             stack.enter_context(mock.patch.object(torch, "load", _load))
             for kind in (torch.nn.Module, torch.optim.Optimizer):
                 stack.enter_context(mock.patch.object(kind, "load_state_dict", _loader(kind)))
@@ -262,6 +263,9 @@ def smaller(name: str, value: Any) -> Any:
 def _plausible(action: argparse.Action) -> Any:
     if action.choices:
         return next(iter(action.choices))
+    compared = made_files.compared_with(action.dest)
+    if compared and action.type in (None, str):
+        return compared
     listed = re.findall(r"[\w-]+", action.help or "") if "|" in (action.help or "") else []
     if listed:
         return "fake" if "fake" in listed else listed[0]
@@ -333,6 +337,8 @@ def _reader(numpy: Any, name: str) -> Any:
     def read(file: Any, *args: Any, **kwargs: Any) -> Any:
         if made_files.absent(file) and "w" not in str(kwargs.get("mode", "")):
             dtype = numpy.dtype(kwargs.get("dtype") or (args[0] if args and name != "load" else "float32"))
+            if name.endswith("txt"):
+                return numpy.random.rand(FEW, made_files.columns()).astype(dtype)
             if dtype.kind in "iu":
                 return numpy.random.randint(0, names.VOCABULARY, 4096).astype(dtype)
             return numpy.random.rand(64, names.WIDTH).astype(dtype)

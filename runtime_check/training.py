@@ -137,6 +137,8 @@ class TrainingGuesser(ArgumentGuesser):
             parts = tuple((key, y if LABELS.search(names.snake(key)) else x) for key in use.keys)
             yield BatchSpec(tuple(item for _, item in parts), "dict", tuple(key for key, _ in parts), single=single)
             return
+        if use.splatted or use.methods & {"items", "values", "keys"}:  # `model(**batch)`
+            yield BatchSpec((x, x, y), "dict", ("input_ids", "attention_mask", "labels"), single=single)
         if use.unpacked:
             yield BatchSpec(tuple(self._parts(use, x, y, inputs)), single=single)
             return

@@ -86,6 +86,43 @@ ANY = Recipe("AnyNet", AnyNet, Assignment((("x", Tensor((names.BATCH, 1, 28, 28)
              torch.zeros(names.BATCH, names.CLASSES))
 
 
+class Outputs(dict[str, Any]):
+    """What models of libraries give: parts by name, by attribute and by number."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, key: Any) -> Any:
+        return list(self.values())[key] if isinstance(key, (int, slice)) else super().__getitem__(key)
+
+
+class LossNet(nn.Module):  # type: ignore[misc]
+    """A small network that computes its loss itself, from whatever it is given by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(names.VOCABULARY, names.WIDTH), nn.Linear(names.WIDTH, names.VOCABULARY)
+
+    def forward(self, *args: Any, labels: Any = None, **options: Any) -> Outputs:
+        given = next(item for item in (*args, *options.values()) if isinstance(item, torch.Tensor))
+        logits = self.fc(self.embed(given.long().abs() % names.VOCABULARY))
+        if isinstance(labels, torch.Tensor) and labels.shape == logits.shape[:-1] and not labels.is_floating_point():
+            loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten() % names.VOCABULARY)
+        else:
+            loss = logits.pow(2).mean()
+        return Outputs(loss=loss, logits=logits)
+
+
+#: Code whose model gives its loss.
+ASKS_LOSS = re.compile(r"""\w\.(loss|logits)\b|\w\[["'](loss|logits)["']\]|\(\*\*(batch|inputs|data)\)""")
+TOKENS = Tensor((names.BATCH, 8), "long", names.VOCABULARY)
+WITH_LOSS = Recipe("LossNet", LossNet, Assignment((("input_ids", TOKENS),)),
+                   torch.zeros(names.BATCH, 8, names.VOCABULARY))
+
+
 @dataclass
 class World:
     """The objects of one run."""

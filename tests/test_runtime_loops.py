@@ -180,6 +180,19 @@ def test_a_script_that_ends_in_its_own_error_is_counted_apart(tmp_path: Path) ->
     assert Reach(tried).of("loops") == tried
 
 
+def test_what_was_missing_before_an_error_is_named(tmp_path: Path) -> None:
+    rows = reached(tmp_path, worlds="""
+        import torch
+        import no_such_package
+        world = no_such_package.World()
+        assert isinstance(world, list), "a list of places is needed"
+        for place in world:
+            place.backward()
+    """)
+    assert "a list of places" in rows["worlds"]["why"] and "`no_such_package` is not" in rows["worlds"]["why"]
+    assert rows["worlds"]["next_step"] == "install no_such_package beside torchlint"
+
+
 def test_an_error_of_made_up_data_is_not_the_codes_own() -> None:
     space = Namespace("def use(x):\n    return x.missing\n", "faults_case.py")
     use: Any = space.get("use")
@@ -298,3 +311,97 @@ def test_remote_calls_are_made_here(tmp_path: Path) -> None:
             torch.multiprocessing.spawn(run, args=(3,), nprocs=3)
     """)
     assert rows["remote"]["verdict"] == "confirmed", rows["remote"]
+
+
+def test_environments_come_in_vectors_with_wrappers_and_screens(tmp_path: Path) -> None:
+    rows = reached(tmp_path, agent="""
+        from dataclasses import dataclass
+        import gymnasium as gym
+        import numpy as np
+        import torch
+        import tyro
+        @dataclass
+        class Args:
+            total_timesteps: int = 10 ** 7
+            learning_starts: int = 10 ** 5
+            num_envs: int = 2
+        def make(name):
+            return lambda: gym.wrappers.RecordEpisodeStatistics(gym.wrappers.GrayScaleObservation(gym.make(name)))
+        args = tyro.cli(Args)
+        envs = gym.vector.SyncVectorEnv([make("BreakoutNoFrameskip-v4") for _ in range(args.num_envs)])
+        assert isinstance(envs.single_action_space, gym.spaces.Discrete)
+        net = torch.nn.Linear(int(np.prod(envs.single_observation_space.shape)), int(envs.single_action_space.n))
+        seen, _ = envs.reset(seed=1)
+        for step in range(args.total_timesteps):
+            values = net(torch.as_tensor(seen).flatten(1) / 255.0)
+            seen, rewards, ended, cut, infos = envs.step(values.argmax(1).numpy())
+            if step > args.learning_starts:
+                (values.max(1).values - torch.as_tensor(rewards)).pow(2).mean().backward()
+    """)
+    assert rows["agent"]["verdict"] == "confirmed", rows["agent"]
+
+
+def test_models_that_give_their_loss_and_batches_of_named_parts(tmp_path: Path) -> None:
+    rows = reached(tmp_path, tuned="""
+        def tune(model, loader, optimizer, device):
+            for batch in loader:
+                batch = {name: part.to(device) for name, part in batch.items()}
+                outputs = model(**batch)
+                outputs.loss.backward()
+                optimizer.step()
+    """, parts="""
+        def fit(model, train_loader, optimizer):
+            for batch in train_loader:
+                for key in batch.keys():
+                    batch[key] = batch[key].cpu()
+                output = model(input_ids=batch["source_ids"], attention_mask=batch["source_mask"])
+                output["loss"].backward()
+                optimizer.step()
+    """)
+    assert {name: row["verdict"] for name, row in rows.items()} == {"tuned": "confirmed", "parts": "confirmed"}
+
+
+def test_options_take_a_value_that_the_code_compares_them_with_and_tables_have_columns(tmp_path: Path) -> None:
+    rows = reached(tmp_path, chosen="""
+        import argparse, gzip, sys
+        import numpy as np
+        import torch
+        def network(name):
+            if name == "wide":
+                return torch.nn.Linear(8, 1)
+            elif name == "deep":
+                return torch.nn.Sequential(torch.nn.Linear(8, 1), torch.nn.Sigmoid())
+            sys.exit("there is no such network")
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--name", type=str, required=True)
+        net = network(parser.parse_args().name)
+        table = np.loadtxt("values.csv.gz", delimiter=",", dtype=np.float32)
+        with gzip.open("more.csv.gz", "rt") as file:
+            assert len(file.read().splitlines()) > 9
+        x, y = torch.from_numpy(table[:, :-1]), torch.from_numpy(table[:, [-1]])
+        for _ in range(4):
+            (net(x) - y).pow(2).mean().backward()
+    """)
+    assert rows["chosen"]["verdict"] == "confirmed", rows["chosen"]
+
+
+def test_tests_that_are_given_a_class_by_their_parameters_are_run(tmp_path: Path) -> None:
+    rows = reached(tmp_path, trainers="""
+        import torch
+        class Base:
+            def __init__(self, plan):
+                self.plan = plan.steps["train"]
+        class Slow(Base):
+            def fit(self):
+                weight = torch.ones(1, requires_grad=True)
+                for _ in range(self.plan):
+                    weight.sum().backward()
+    """, test_trainers="""
+        import types
+        import pytest
+        from trainers import Base, Slow
+        @pytest.mark.parametrize("kind", [Base, Slow])
+        def test_fit(kind):
+            kind(types.SimpleNamespace(steps={"train": 4})).fit()
+    """)
+    assert rows["trainers"]["how"] == "through test_fit() of test_trainers.py with Slow", rows["trainers"]

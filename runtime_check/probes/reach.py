@@ -22,13 +22,15 @@ import torch
 
 from runtime_check.evidence import OWN_FAULT, Outcome, Verdict, cannot_tell
 from runtime_check.faults import own_fault
+from runtime_check.modules import CannotBuild
+from runtime_check.placeholder import TOUCHED, MissingError
 from runtime_check.probes.bench import Bench
 from runtime_check.trace import OutOfTime, Printed, frames_of, pristine, time_limit
 
 if TYPE_CHECKING:
     from runtime_check.driver import Drive
 
-BUILDS, CALLS, DRIVES = 6, 8, 12
+BUILDS, CALLS, DRIVES = 6, 8, 18
 LOOP_SECONDS = 2.5  # for one way to drive a loop
 ITERATIONS = 2
 NEAR = 6  # frames between a backward and the code whose it is: those of a library that wraps it
@@ -150,6 +152,7 @@ class Attempts:
         case = self.bench.case
         why = f"{drive.label}: its loop came to an end before a second backward"
         at = -1
+        TOUCHED.clear()
         with Backwards(case.path) as backwards, pristine(case.seed), own_streams():
             try:
                 with time_limit(min(seconds, self.bench.left)) as timer:
@@ -162,7 +165,7 @@ class Attempts:
                 why = f"{drive.label}: it took too long"
                 self.late = self.late or drive
             except BaseException as error:  # also what test runners raise to skip or fail a test
-                why, at = told(error), line_in(error, case.path)
+                why, at = told(error) + missed(error), line_in(error, case.path)
                 if drive.kind != "made" and own_fault(error, self.bench.flagged.space):
                     why = f"{OWN_FAULT}: {why}"
         rank = (backwards.count, why.startswith(OWN_FAULT), drive.kind != "made", at)
@@ -205,6 +208,12 @@ def own_streams() -> Iterator[None]:
         yield
     finally:
         sys.stdin, sys.stdout, sys.stderr = before
+
+
+def missed(error: BaseException) -> str:
+    """What the code has used before and was not there, where an error does not say so itself."""
+    known = isinstance(error, (MissingError, CannotBuild)) or "No such file" in str(error) or not TOUCHED
+    return "" if known else f" (before that: {list(TOUCHED)[-1]})"
 
 
 def line_in(error: BaseException, path: str) -> int:
