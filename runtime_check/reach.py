@@ -37,9 +37,10 @@ NATIVE = re.compile(r"CUDA|cuda|[Tt]riton|kernel|_C\b|\bops\.|extension|nvcc|GPU
 REASONS: tuple[tuple[str, str], ...] = (
     (rf"^{OWN_FAULT}", "an error of its own, whatever it is given"),
     (r"no result within|time limit|took too long|time was over", "time"),
-    (r"memory|too large", "memory"),
+    (r"\bmemory\b|too large", "memory"),
     (r"Triton|triton|CUDA|cuda|_C\b|NVIDIA|kernel", "a native kernel or a GPU"),
-    (r"package `([\w.]+)` is not installed|No module named '([\w.]+)'|[Rr]equires '[\w-]+",
+    (r"package `([\w.]+)` is not installed|No module named '([\w.]+)'|[Rr]equires '[\w-]+"
+     r"|requires the [\w-]+ library",
      "a package that is not installed"),
     (r"stopped this code|stopped when it tried", "network, files or other programs"),
     (r"has no `\w+` in this environment|binds no name|cannot import", "another version of a package"),

@@ -186,3 +186,13 @@ def test_a_test_that_is_skipped_is_no_failure_of_the_check() -> None:
     done = CliRunner().invoke(main, ["confirm", "--isolated", "net.py", "--select", "TL405", "--output-format", "json"])
     (row,) = json.loads(done.stdout)["results"]
     assert row["verdict"] == "confirmed", row
+
+
+@pytest.mark.parametrize(("why", "reason"), [
+    ("TypeError: to() received an invalid combination of arguments - got (Tensor, memory_format=None)", "arguments"),
+    ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 16 bytes", "memory"),
+    ("ImportError: TimmBackbone requires the timm library but it was not found", "a package that is not installed"),
+    ("ImportError: 'radius_graph' requires 'pyg-lib>=0.6.0'", "a package that is not installed"),
+])
+def test_reasons_are_counted_by_what_they_say(why: str, reason: str) -> None:
+    assert Tried("modules", "net.py", "Net", Outcome(Verdict.CANNOT_TELL, why)).reason == reason
