@@ -105,8 +105,9 @@ def _attribute(run: Run, node: ast.Attribute, base: Value) -> Value:
     if base.kind is Kind.MODULE:
         return module_attribute(run, node, base)
     if base.kind is Kind.OPTIMIZER and name == "param_groups":
-        group = Value(Kind.DICT, item=UNKNOWN, fields=(("params", Value(Kind.LIST, item=any_parameter(node))),))
-        return Value(Kind.LIST, item=group, ident=(base.ident, name))
+        taken = Value(Kind.LIST, item=any_parameter(node), bound=base)
+        group = Value(Kind.DICT, item=UNKNOWN, fields=(("params", taken),), bound=base)
+        return Value(Kind.LIST, item=group, ident=(base.ident, name), bound=base)
     if base.kind in (Kind.LOADER, Kind.DATASET) and name in ("dataset", "sampler", "batch_sampler"):
         return Value(Kind.DATASET if name == "dataset" else Kind.SAMPLER, ident=(base.ident, name))
     if base.kind is Kind.CTX:

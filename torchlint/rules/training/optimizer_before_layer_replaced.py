@@ -10,7 +10,7 @@ Change the model first and make the optimizer last, or hand the new parameters t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from torchlint import knowledge
 from torchlint.claims import NotOptimized
@@ -118,21 +118,11 @@ EXAMPLES = [
         from torch import nn
 
 
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(4, 4)
-                self.head = nn.Linear(4, 10)
-
-            def forward(self, x):
-                return self.head(self.body(x))
-
-
         class Tuner:
             def __init__(self, net):
                 self.net = net
                 self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-                self.net.head = nn.Linear(4, 2)  #!
+                self.net[1] = nn.Linear(4, 2)  #!
 
             def learn(self, x):
                 self.optimizer.zero_grad()
@@ -140,7 +130,7 @@ EXAMPLES = [
                 self.optimizer.step()
 
 
-        tuner = Tuner(Net())
+        tuner = Tuner(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 10)))
         for _ in range(2):
             tuner.learn(torch.ones(3, 4))
         """,
@@ -149,20 +139,10 @@ EXAMPLES = [
         from torch import nn
 
 
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(4, 4)
-                self.head = nn.Linear(4, 10)
-
-            def forward(self, x):
-                return self.head(self.body(x))
-
-
         class Tuner:
             def __init__(self, net):
                 self.net = net
-                self.net.head = nn.Linear(4, 2)
+                self.net[1] = nn.Linear(4, 2)
                 self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
             def learn(self, x):
@@ -171,7 +151,7 @@ EXAMPLES = [
                 self.optimizer.step()
 
 
-        tuner = Tuner(Net())
+        tuner = Tuner(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 10)))
         for _ in range(2):
             tuner.learn(torch.ones(3, 4))
         """,
@@ -183,23 +163,13 @@ EXAMPLES = [
         from torch import nn
 
 
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(3, 4)
-                self.head = nn.Linear(4, 2)
-
-            def forward(self, x):
-                return self.head(self.body(x).relu())
-
-
         class Learner:
             def __init__(self, net):
                 self.net = net
                 self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
             def adapt(self, classes):
-                self.net.head = nn.Linear(4, classes)  #!
+                self.net[-1] = nn.Linear(4, classes)  #!
 
             def step(self, x):
                 self.optimizer.zero_grad()
@@ -207,7 +177,7 @@ EXAMPLES = [
                 self.optimizer.step()
 
 
-        learner = Learner(Net())
+        learner = Learner(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
         learner.adapt(5)
         learner.step(torch.ones(2, 3))
         """,
@@ -216,23 +186,13 @@ EXAMPLES = [
         from torch import nn
 
 
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.body = nn.Linear(3, 4)
-                self.head = nn.Linear(4, 2)
-
-            def forward(self, x):
-                return self.head(self.body(x).relu())
-
-
         class Learner:
             def __init__(self, net):
                 self.net = net
                 self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
             def adapt(self, classes):
-                self.net.head = nn.Linear(4, classes)
+                self.net[-1] = nn.Linear(4, classes)
                 self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
             def step(self, x):
@@ -241,7 +201,7 @@ EXAMPLES = [
                 self.optimizer.step()
 
 
-        learner = Learner(Net())
+        learner = Learner(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
         learner.adapt(5)
         learner.step(torch.ones(2, 3))
         """,
@@ -254,7 +214,9 @@ EXAMPLES = [
 
         net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 10))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        net[-1] = nn.Linear(4, 2)  #!
+        net[-1] = nn.Sequential(nn.Linear(4, 2), net[1])  #!
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01
         net(torch.ones(2, 3)).pow(2).mean().backward()
         optimizer.step()
         """,
@@ -263,8 +225,8 @@ EXAMPLES = [
         from torch import nn
 
         net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 10))
-        net[-1] = nn.Linear(4, 2)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net[-1] = nn.Sequential(nn.Linear(4, 2), net[1])
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         net(torch.ones(2, 3)).pow(2).mean().backward()
         optimizer.step()
         """,
@@ -310,21 +272,11 @@ CLEAN = [
     from torch import nn
 
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = nn.Linear(4, 4)
-            self.head = nn.Linear(4, 10)
-
-        def forward(self, x):
-            return self.head(self.body(x))
-
-
     class Tuner:
         def __init__(self, net):
             self.net = net
             self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
-            self.net.head = nn.Linear(4, 2)
+            self.net[-1] = nn.Linear(4, 2)
 
         def learn(self, x):
             self.optimizer.zero_grad()
@@ -332,10 +284,10 @@ CLEAN = [
             self.optimizer.step()
 
         def unfreeze(self):
-            self.optimizer.add_param_group({"params": self.net.head.parameters()})
+            self.optimizer.add_param_group({"params": self.net[-1].parameters()})
 
 
-    tuner = Tuner(Net())
+    tuner = Tuner(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 10)))
     for _ in range(2):
         tuner.learn(torch.ones(3, 4))
     """,
@@ -368,6 +320,118 @@ CLEAN = [
 
     Learner(nn.Linear(2, 2))
     """,
+    """
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 4)
+            self.head = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+
+    class Adapter(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x).relu()
+
+
+    def step(net, optimizer):
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+
+    def takes_over_weights(net):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        new = nn.Linear(4, 4)
+        new.weight, new.bias = net.head.weight, net.head.bias
+        net.head = new
+        old, net.body = net.body, nn.Linear(4, 4)
+        net.body.weight = old.weight
+        net.body.bias = old.bias
+        step(net, optimizer)
+
+
+    def wraps(net):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net.head = nn.Sequential(net.head, nn.ReLU())
+        net.body = Adapter(net.body)
+        step(net, optimizer)
+
+
+    def swaps(net):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        head, net.head = net.head, nn.Identity()
+        net(torch.ones(2, 4))
+        net.head = head
+        net.head, net.body = net.body, net.head
+        step(net, optimizer)
+
+
+    def tells(net):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net.head = nn.Linear(4, 4)
+        refresh(optimizer, net)
+        step(net, optimizer)
+
+
+    def tells_by_group(net):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net.head = nn.Linear(4, 4)
+        for group in optimizer.param_groups:
+            group["params"] = list(net.parameters())
+        step(net, optimizer)
+
+
+    def extends(net):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net.head = nn.Linear(4, 4)
+        optimizer.param_groups[0]["params"].extend(net.head.parameters())
+        step(net, optimizer)
+
+
+    def refresh(optimizer, net):
+        optimizer.param_groups[0]["params"] = list(net.parameters())
+
+
+    for case in (takes_over_weights, wraps, swaps, tells, tells_by_group, extends):
+        case(Net())
+    """,
+    """
+    import torch
+    from torch import nn
+
+
+    class Learner:
+        def __init__(self):
+            self.net = nn.Sequential(nn.Linear(4, 4))
+            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+        def adapt(self):
+            self.net[0] = nn.Linear(4, 4)
+            self.refresh()
+
+        def refresh(self):
+            self.optimizer.param_groups[0]["params"] = list(self.net.parameters())
+
+        def step(self, x):
+            self.optimizer.zero_grad()
+            self.net(x).sum().backward()
+            self.optimizer.step()
+
+
+    learner = Learner()
+    learner.adapt()
+    learner.step(torch.ones(2, 4))
+    """,
 ]
 
 
@@ -381,7 +445,7 @@ def check(model: FileModel) -> Iterator[Hit]:
                 continue
             stepped = stepped_by_methods(model, function, made)
             later = replaced_by_methods(model, function, made, module) if stepped else iter(())
-            for event in (*replaced(flow, made, module, stepped), *later):
+            for event in (*replaced(model, flow, made, module, stepped), *later):
                 if event.node not in seen:
                     seen.add(event.node)
                     yield Hit(
@@ -397,9 +461,9 @@ def stepped_by_methods(model: FileModel, function: ast.AST, made: Event) -> bool
     if cls is None or cls.methods.get("__init__") is not model.function_info(function):
         return False
     flows = [model.flow(method.node) for method in cls.methods.values()]
-    done = {event.what for flow in flows for event in flow.of("step", "add_params")
-            if training.same(event.target, made.target)}
-    return "step" in done and "add_params" not in done
+    stepped = any(training.same(event.target, made.target) for flow in flows for event in flow.of("step"))
+    told = any(is_told(event, made.target) for flow in flows for event in flow.events)
+    return stepped and not told
 
 
 def replaced_by_methods(model: FileModel, function: ast.AST, made: Event, module: Value) -> Iterator[Event]:
@@ -415,8 +479,8 @@ def replaced_by_methods(model: FileModel, function: ast.AST, made: Event, module
         events = model.flow(method.node).events
         if method is constructor or method.name in early or any(e.what == "make_optimizer" for e in events):
             continue
-        yield from (e for e in events if sets_child(e) and e.depth == 0
-                    and training.same(e.target, module) and brings_parameters(e.value))
+        yield from (e for e in events if sets_child(e) and e.depth == 0 and training.same(e.target, module)
+                    and brings_parameters(model, e.value, earlier_parts(module)) and not takes_over(events, e.value))
 
 
 def sets_child(event: Event) -> bool:
@@ -430,22 +494,21 @@ def written_elsewhere(model: FileModel, cls: ClassInfo, name: str) -> bool:
     return len(cls.stores.get(name, ())) != 1 or len(writes) != 1
 
 
-def replaced(flow: Flow, made: Event, module: Value, stepped: bool) -> Iterator[Event]:
+def replaced(model: FileModel, flow: Flow, made: Event, module: Value, stepped: bool) -> Iterator[Event]:
     """Stores of new layers into the module after its optimizer was made, if that optimizer steps later."""
-    at = flow.events.index(made)
+    at, old = flow.events.index(made), earlier_parts(module)
+    old |= {event.value.ident for event in flow.events[:at] if event.what == "store_attr"}
     for number, event in enumerate(flow.events[at + 1 :], at + 1):
         later = flow.events[number:]
         if event.excludes(made) or set(made.loops) != set(event.loops[: len(made.loops)]):
             continue
         if sets_child(event) and training.same(event.target, module):
-            new = brings_parameters(event.value)
+            new = brings_parameters(model, event.value, old) and not takes_over(flow.events, event.value)
         else:
             new = event.what == "load_state" and training.same(event.target, module) and assigns(event.inner)
         steps = stepped or any(e.what == "step" and training.same(e.target, made.target) for e in later)
         told = any(
-            (e.what == "add_params" and training.same(e.target, made.target))
-            or (e.what == "make_optimizer" and training.same(owner(e), module))
-            for e in later
+            is_told(e, made.target) or (e.what == "make_optimizer" and training.same(owner(e), module)) for e in later
         )
         if new and steps and not told:
             yield event
@@ -457,18 +520,63 @@ def owner(made: Event) -> Value:
     return params.bound if params.bound is not None else made.target
 
 
-def brings_parameters(value: Value) -> bool:
-    """Whether a value is a Module made just now that owns parameters of its own."""
-    if value.kind is not Kind.MODULE or not isinstance(value.site, ast.Call) or "wrapper" in value.facts:
+def is_told(event: Event, optimizer: Value) -> bool:
+    """Whether an event gives an optimizer other parameters: `add_param_group`, or a change of `param_groups`."""
+    match event.what, event.inner or event.node:
+        case "add_params", _:
+            return training.same(event.target, optimizer)
+        case "store", ast.Subscript(slice=ast.Constant(value=str(key))) if key != "params":
+            return False  # `group["lr"] = 0.1`
+        case "store" | "clear", _:
+            return event.target.bound is not None and training.same(event.target.bound, optimizer)
+        case "store_attr", _:
+            return event.name == "param_groups" and training.same(event.target, optimizer)
+    return False
+
+
+def earlier_parts(module: Value, depth: int = 3) -> set[Hashable]:
+    """What tells apart the layers that a module is made with, which its optimizer knows wherever they are put."""
+    parts = list(module.elements or ())
+    if module.cls is not None:
+        parts += [cls.attr(name) for cls in module.cls.project_mro for name in cls.stores]
+    layers = [part for part in parts if part.kind is Kind.MODULE and depth]
+    return {part.ident for part in layers}.union(*(earlier_parts(part, depth - 1) for part in layers))
+
+
+def takes_over(events: list[Event], layer: Value) -> bool:
+    """Whether a layer is given parameters that are there already: `new.weight = old.weight`."""
+    for event in events:
+        if event.what == "store_attr" and training.same(event.target, layer):
+            kept, made = event.value.ident, isinstance(event.value.site, ast.Call)
+            if event.value.role == "parameter" and not made:
+                return True
+            if not event.value.known and isinstance(kept, tuple) and kept[-1] == event.name:
+                return True
+    return False
+
+
+def brings_parameters(model: FileModel, value: Value, old: set[Hashable]) -> bool:
+    """Whether a value is a Module made just now, not one of the `old`, that owns parameters of its own."""
+    made = value.site
+    if value.kind is not Kind.MODULE or not isinstance(made, ast.Call) or value.ident in old:
+        return False
+    if "wrapper" in value.facts:
         return False
     if value.cls is not None:
-        return any(
-            brings_parameters(value.cls.attr(name)) for cls in value.cls.project_mro for name in cls.stores
-        )
+        own = [cls.attr(name) for cls in value.cls.project_mro for name in cls.stores]
+        given = [model.value(arg) for arg in made.args] if model.has(made) else []
+        return any(brings_parameters(model, part, old) for part in [
+            *(part for part in own if is_made_by(value.cls, part)), *given])
     if value.elements is not None:
-        return any(brings_parameters(part) for part in value.elements)
+        return any(brings_parameters(model, part, old) for part in value.elements)
     info = knowledge.module_class(value.name)
     return info is not None and info.has_parameters and info.kind != "container"
+
+
+def is_made_by(owner: ClassInfo, part: Value) -> bool:
+    """Whether a class makes a part itself, which it is not given."""
+    return part.site is not None and any(
+        cls.model.has(part.site) and cls.model.class_of(part.site) is cls for cls in owner.project_mro)
 
 
 def assigns(call: ast.AST | None) -> bool:
