@@ -64,6 +64,30 @@ def class_around(text: str, line: int) -> str:
     return best
 
 
+def methods_around(text: str, line: int) -> set[str]:
+    """The names of the methods of the innermost class around a line."""
+    name = class_around(text, line)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+    return set()
+
+
+def script_line(text: str) -> list[int]:
+    """The line of the last top-level statement that does more than define or import something."""
+    defining = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+    lines = [node.lineno for node in ast.parse(text).body if not isinstance(node, defining)]
+    return lines[-1:]
+
+
+def class_line(text: str, line: int) -> int | None:
+    """The line of the `class` statement of the outermost class around a line, if it is in one."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and node.lineno < line <= (node.end_lineno or 0):
+            return node.lineno
+    return None
+
+
 def bodies(text: str, spots: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     """For the spots that head a function or class: the lines of the whole definition, decorators included."""
     found = {}

@@ -13,6 +13,8 @@ pytest.importorskip("torch")
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.plan import claim_of, from_example, from_finding
 from runtime_check.pool import Pool
+from runtime_check.probes.bench import OVER, Bench, Way
+from runtime_check.sandbox import Guard
 from torchlint.claims import Equivalent, WrongGradient
 from torchlint.engine import lint_source
 from torchlint.findings import Severity
@@ -357,3 +359,12 @@ def test_a_load_without_a_fix_is_compared_with_a_safe_one(pool: Pool) -> None:
     assert case.corrected is not None and "weights_only=True" in case.corrected and "False" not in case.corrected
     ((_, found),) = pool.run([case])
     assert found.verdict is Verdict.CONFIRMED, found
+
+
+def test_code_that_ran_when_the_time_was_over_is_not_said_to_be_unreached() -> None:
+    rule = RULES["TL610"]
+    bench = Bench(from_example(rule, rule.examples[0], "bad", 0), Guard(()))
+    bench.note(OVER)
+    assert bench.unreached().verdict is Verdict.NOT_REACHED
+    bench.run(bench.flagged, Way("the whole", bench.flagged.execute))
+    assert bench.reached and bench.unreached().verdict is Verdict.CANNOT_TELL

@@ -5,7 +5,6 @@ A probe asks the bench for ways of running a program and measures each; the benc
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import itertools
 import linecache
@@ -32,6 +31,7 @@ COMPARED = {"Equivalent", "NoGradient", "OutputsDiffer", "WrongGradient"}
 #: Claims of which an exception in the flagged line says something.
 RAISING = {"Raises", "ExecutesCode"}
 WHOLE = "the program as a whole"
+OVER = "the time was over"
 REPEATED = ", several times on one object"
 SHARE = 0.85  # of the case's time: the rest is for starting, judging and reporting
 REACH = 0.2  # of the case's time that a run may take to come to a watched statement
@@ -156,6 +156,7 @@ class Bench:
         self.way: Way | None = None  # the one that is being judged
         self.seen = trace.Caught()  # what the current run has printed and warned about
         self.called: set[str] = set()  # classes of modules that were called in its runs
+        self.reached = False  # a run has come to a watched statement
 
     def program(self, text: str, path: str, spots: tuple[Lines, ...]) -> Program:
         """A program of this case; an example's is given enough iterations to show growth."""
@@ -195,8 +196,8 @@ class Bench:
         if program.whole:
             yield Way(WHOLE, program.execute)
         wanted = [line] if line is not None else [spot.first for spot in program.spots]
-        around = [class_line(program.text, place) for place in wanted]
-        places = dict.fromkeys([*wanted, *filter(None, around), *script_line(program.text)])
+        around = [trace.class_line(program.text, place) for place in wanted]
+        places = dict.fromkeys([*wanted, *filter(None, around), *trace.script_line(program.text)])
         found = [self.drives(program, place, made) for place in places]
         seen: set[str] = set()
         # What the file does itself goes before arguments that are made up, whatever it leads to.
@@ -261,7 +262,7 @@ class Bench:
             return False
         return any(
             trace.owner_of(self.flagged.text, spot.first)[0] == "__init__"
-            and "forward" in methods_around(self.flagged.text, spot.first)
+            and "forward" in trace.methods_around(self.flagged.text, spot.first)
             for spot in self.flagged.spots
         )
 
@@ -345,38 +346,17 @@ class Bench:
         run.hits, run.raised, run.seconds = sum(lines.hits), lines.raised, clock.now() - started
         if len(self.guard.stopped) > refused and not isinstance(run.error, trace.Enough):
             run.stopped = self.guard.stopped[-1]
+        self.reached |= run.reached
         return run
 
     # -- outcomes --------------------------------------------------------------------------------
 
     def unreached(self) -> Outcome:
-        """The outcome when no way executed the flagged code."""
+        """The outcome when no way executed the flagged code, or the time was over before what it does was measured."""
+        if self.reached and OVER in self.tried:
+            return cannot_tell("the flagged code ran, and the time was over before it could be compared")
         tried = "; ".join(self.tried[:3]) or "nothing in the file calls it, and no arguments could be made up"
         return not_reached(f"the flagged code was never executed: {tried}")
-
-
-def methods_around(text: str, line: int) -> set[str]:
-    """The names of the methods of the innermost class around a line."""
-    name = trace.class_around(text, line)
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
-    return set()
-
-
-def script_line(text: str) -> list[int]:
-    """The line of the last top-level statement that does more than define or import something."""
-    defining = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-    lines = [node.lineno for node in ast.parse(text).body if not isinstance(node, defining)]
-    return lines[-1:]
-
-
-def class_line(text: str, line: int) -> int | None:
-    """The line of the `class` statement of the outermost class around a line, if it is in one."""
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.ClassDef) and node.lineno < line <= (node.end_lineno or 0):
-            return node.lineno
-    return None
 
 
 Judge = Callable[[Way], "Outcome | None"]
@@ -392,7 +372,7 @@ def first_decisive(bench: Bench, ways: Iterator[Way], judge: Judge, *, most: int
         with trace.time_limit(bench.left):
             return decide(bench, ways, judge, best, most) or bench.unreached()
     except trace.OutOfTime:
-        bench.note("the time was over")
+        bench.note(OVER)
         return best[-1] if best else bench.unreached()
     finally:
         if isinstance(ways, types.GeneratorType):

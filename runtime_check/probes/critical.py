@@ -114,10 +114,11 @@ def probe(bench: Bench) -> Outcome:
         if other is None:
             return outcome
         mine = measure(bench, bench.flagged, bench.way, formula)
-        if not varies(bench, bench.way, mine, formula):
+        scaled = compared(formula, mine, measure(bench, bench.corrected, other, formula))
+        if scaled.verdict is Verdict.CONFIRMED and not varies(bench, bench.way, mine, formula):
             why = "the line takes the same values whatever the input, and fails for none of them"
             return cannot_tell(why, outcome.evidence)
-        return compared(formula, mine, measure(bench, bench.corrected, other, formula))
+        return scaled
 
     return contrast(bench, lambda program, way: values.measure(bench, program, way), judge)
 
