@@ -325,6 +325,18 @@ def test_of_a_quiet_deprecation_the_new_name_is_compared(pool: Pool) -> None:
     assert found.verdict is Verdict.CONFIRMED, found
 
 
+def test_an_import_is_compared_by_what_it_binds(pool: Pool) -> None:
+    text = """
+    import sys
+    from torch.distributed._tensor import Replicate, Shard
+
+    sys.exit()
+    print(Replicate, Shard)
+    """
+    found = outcome(pool, text, "TL902")
+    assert found.verdict is Verdict.CONFIRMED and "`Replicate` is the same object" in found.why, found
+
+
 def test_an_evaluation_without_a_correction_is_run_without_gradients(pool: Pool) -> None:
     text = textwrap.dedent("""
         import torch

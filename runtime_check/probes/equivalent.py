@@ -6,9 +6,11 @@ nothing and is refuted.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -57,8 +59,46 @@ def measure(bench: Bench, program: Program, way: Way) -> State:
 
 
 def probe(bench: Bench) -> Outcome:
-    """Confirmed when nothing differs between two programs that are not the same."""
+    """Confirmed when nothing differs between two programs that are not the same, or their imports give the same."""
+    outcome = judge_imports(bench)
+    if outcome is not None:
+        return outcome
     return contrast(bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
+
+
+def judge_imports(bench: Bench) -> Outcome | None:
+    """The outcome for an import from torch: whether the corrected one binds the same objects; None for other lines."""
+    if bench.corrected is None or bench.flagged.text == bench.corrected.text:
+        return None
+    way = Way("the import by itself", dict)
+    found = []
+    for program in (bench.flagged, bench.corrected):
+        node = imported(program)
+        if node is None:
+            return None
+        code = compile(ast.Module([node], []), program.path, "exec")
+        names: dict[str, object] = {}
+        run = bench.run(program, replace(way, run=partial(exec, code, names)), traced=False)
+        if run.error is not None:
+            return None
+        found.append({name: value for name, value in names.items() if name != "__builtins__"})
+    one, two = found
+    same = [name for name in one if name in two and one[name] is two[name]]
+    if not one or len(same) < len({*one, *two}):
+        return None
+    row = Evidence("names that stand for the same object", str(len(same)), "names imported", str(len(one)))
+    why = f"`{same[0]}` is the same object {bench.against}: harmless here, and safe to fix"
+    return Outcome(Verdict.CONFIRMED, why, (row,), way.label)
+
+
+def imported(program: Program) -> ast.stmt | None:
+    """The import from torch at the one watched place of a program."""
+    lines = {spot.first for spot in program.spots}
+    for node in ast.walk(ast.parse(program.text)):
+        if isinstance(node, ast.ImportFrom) and {node.lineno} == lines and not node.level:
+            plain = all(alias.name != "*" for alias in node.names)
+            return node if plain and (node.module or "").partition(".")[0] == "torch" else None
+    return None
 
 
 def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
