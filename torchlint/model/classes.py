@@ -215,11 +215,12 @@ class ClassInfo:
         return value
 
     def _freezes(self, module: Value) -> bool:
-        """Whether a method of the class freezes the parameters of a module that it keeps."""
+        """Whether a method of the class freezes the parameters of a module that it keeps, or all of its own."""
         for method in self.all_methods():
-            if method.sets_requires_grad:
+            if method.sets_requires_grad and method.self_name:
+                mine = (module.ident, method.params[0])
                 events = method.model.flow(method.node).of("freeze")
-                if any(event.target.ident == module.ident for event in events):
+                if any(event.target.ident in mine for event in events):
                     return True
         return False
 

@@ -20,6 +20,7 @@ from torchlint.model.tensors import (
     grown,
     kind_word,
     result,
+    set_requires_grad,
     trust,
     viewing,
     with_requires_grad,
@@ -263,16 +264,11 @@ def _detach(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: 
 
 
 def _requires_grad(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:
-    from torchlint.model.evaluate import path_of
-
     flag = args[0] if args else keywords.get("requires_grad", Value(Kind.NUMBER, const=True))
     if not isinstance(flag.const, bool):
         return base.but(grad=Grad.UNKNOWN)
-    after = with_requires_grad(base, flag.const)
-    path = path_of(node.func.value)  # type: ignore[attr-defined]
-    if path:
-        run.set(path, after)
-    return after
+    set_requires_grad(run, node.func.value, base, flag)  # type: ignore[attr-defined]
+    return with_requires_grad(base, flag.const)
 
 
 def _convert(run: Run, node: ast.Call, base: Value, args: list[Value], keywords: dict[str, Value]) -> Value:

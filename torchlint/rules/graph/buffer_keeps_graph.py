@@ -173,6 +173,58 @@ EXAMPLES = [
             head(features).sum().backward()
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        STEPS = 4
+
+
+        class Controller(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cell = nn.LSTMCell(2, 2)
+                self.h, self.c = torch.zeros(1, 2), torch.zeros(1, 2)
+
+            def forward(self, x):
+                h, c = self.cell(x, (self.h, self.c))
+                self.h, self.c = h, c  #!
+                return h
+
+
+        net, head = Controller(), nn.Linear(2, 1)
+        for _ in range(STEPS):
+            features = net(torch.ones(1, 2)).detach()
+            head(features).sum().backward()
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        STEPS = 4
+
+
+        class Controller(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cell = nn.LSTMCell(2, 2)
+                self.h, self.c = torch.zeros(1, 2), torch.zeros(1, 2)
+
+            def forward(self, x):
+                h, c = self.cell(x, (self.h, self.c))
+                self.h, self.c = h, c
+                self.h = self.h.detach()
+                self.c = self.c.detach()
+                return h
+
+
+        net, head = Controller(), nn.Linear(2, 1)
+        for _ in range(STEPS):
+            features = net(torch.ones(1, 2)).detach()
+            head(features).sum().backward()
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -297,6 +349,78 @@ CLEAN = [
 
     Net()(torch.ones(1, 2)).sum().backward()
     """,
+    """
+    import torch
+    from torch import nn
+
+
+    class Detaching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(2, 2)
+            self._h = None
+
+        @property
+        def h(self):
+            return self._h
+
+        @h.setter
+        def h(self, value):
+            self._h = value.detach()
+
+        def forward(self, x):
+            out, self.h = self.rnn(x, self.h)
+            return out
+
+
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(2, 2)
+            self.state = None
+
+        def forward(self, x, first=False):
+            out, self.state = self.rnn(x, None if first else self.state)
+            return out
+
+
+    class Other(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(2, 2)
+            self.last = None
+
+        def forward(self, x, first=False):
+            if first:
+                h = torch.zeros(1, 1, 2)
+            else:
+                h = self.last
+            out, h = self.rnn(x, h)
+            self.last = h
+            return out
+
+
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(2, 2)
+            self.register_buffer("mean", torch.zeros(2))
+            self.freeze()
+
+        def freeze(self):
+            for name, parameter in self.named_parameters():
+                parameter.requires_grad_(False)
+
+        def forward(self, x):
+            x = self.net(x)
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+            return x - self.mean
+
+
+    for net in (Detaching(), First(), Other()):
+        net(torch.ones(2, 1, 2)).sum().backward()
+    Frozen()(torch.ones(1, 2))
+    """,
 ]
 
 
@@ -307,13 +431,15 @@ def check(model: FileModel) -> Iterator[Hit]:
         info = model.function(assign)
         if info is None or info.cls is None or not model.grad_at(assign):
             continue
-        for target, value in stored(model, assign):
-            if not updates(info, target) or not value.attached_parts() or not stays(model, info.cls, target.attr):
-                continue
-            if builds_on(model, assign, target, info) and not cut(model, path_of(target)) and not cut_later(
-                    model, assign, info, target.attr):
-                yield Hit(assign, f"`{path_of(target)}` takes every earlier call's graph along; detach what it keeps",
-                          detached(model, assign, target, value), confidence=value.sure)
+        kept = [(target, value) for target, value in stored(model, assign)
+                if value.attached_parts() and updates(info, target) and stays(model, info.cls, target.attr)
+                and builds_on(model, assign, target, info) and not cut(model, path_of(target))
+                and not cut_later(model, assign, info, target.attr)]
+        if kept:
+            paths = " and ".join(f"`{path_of(target)}`" for target, _ in kept)
+            take = "takes" if len(kept) == 1 else "take"
+            yield Hit(assign, f"{paths} {take} every earlier call's graph along; detach what is kept",
+                      detached(model, assign, kept), confidence=min(value.sure for _, value in kept))
 
 
 def stored(model: FileModel, assign: ast.Assign | ast.AugAssign) -> Iterator[tuple[ast.Attribute, Value]]:
@@ -327,40 +453,69 @@ def stored(model: FileModel, assign: ast.Assign | ast.AugAssign) -> Iterator[tup
                         if isinstance(elt, ast.Attribute))
 
 
-def detached(model: FileModel, assign: ast.Assign | ast.AugAssign, target: ast.Attribute, kept: Value) -> Repair | None:
-    """Detach what is kept: in the assignment, or behind it if the statement assigns other results as well."""
-    title, path = "Detach what is kept", path_of(target)
-    if isinstance(assign, ast.AugAssign) or assign.targets[0] is target:
-        made = edits.append_method_call(model, assign.value, ".detach()") if kept.is_tensor else ()
-        return edits.repair(title, made)
-    if kept.is_tensor:
-        return edits.repair(title, edits.insert_after(model, assign, f"{path} = {path}.detach()"))
-    if kept.kind is Kind.TUPLE and all(part.is_tensor for part in kept.parts()):
-        text = f"{path} = tuple(part.detach() for part in {path})"
-        return edits.repair(title, edits.insert_after(model, assign, text))
-    return None
+def detached(
+    model: FileModel, assign: ast.Assign | ast.AugAssign, kept: list[tuple[ast.Attribute, Value]]
+) -> Repair | None:
+    """Detach what is kept: in the assignment, or behind it if the statement assigns several results."""
+    made = []
+    for target, value in kept:
+        path = path_of(target)
+        alone = isinstance(assign, ast.AugAssign) or assign.targets[0] is target
+        if alone and value.is_tensor:
+            made.append(edits.append_method_call(model, assign.value, ".detach()"))
+        elif value.is_tensor:
+            made.append(edits.insert_after(model, assign, f"{path} = {path}.detach()"))
+        elif isinstance(assign, ast.Assign) and value.kind is Kind.TUPLE and all(p.is_tensor for p in value.parts()):
+            text = f"{path} = tuple(part.detach() for part in {path})"
+            made.append(edits.insert_after(model, assign, text))
+        else:
+            return None
+    return edits.repair("Detach what is kept", *made)
 
 
 def updates(info: FunctionInfo, target: ast.Attribute) -> bool:
     """Whether a method of a Module, other than `__init__`, assigns to an attribute of the instance."""
     return (info.cls is not None and info.cls.is_module and info.name not in ("__init__", "setup")
+            and info.cls.method(target.attr) is None  # a property's setter may detach
             and path_of(target) == f"{info.self_name}.{target.attr}")
 
 
-def builds_on(model: FileModel, assign: ast.Assign | ast.AugAssign, target: ast.Attribute, info: FunctionInfo) -> bool:
+def builds_on(model: FileModel, assign: ast.Assign | ast.AugAssign, kept: ast.Attribute, info: FunctionInfo) -> bool:
     """Whether the new value is computed from the old one, directly or by way of a local name."""
     if isinstance(assign, ast.AugAssign):
         return True
-    path = path_of(target)
+    return any(holds_graph(model.value(source)) for source in readers(model, assign, path_of(kept), info))
+
+
+def readers(model: FileModel, assign: ast.Assign, path: str, info: FunctionInfo) -> Iterator[ast.expr]:
+    """What is assigned, and what its local names were assigned before, as far as that reads an attribute."""
     names = {n.id for n in ast.walk(assign.value) if isinstance(n, ast.Name)}
-    sources: list[ast.expr] = [assign.value]
-    for other in info.own_nodes:
-        match other:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in names:
-                if model.position(other) < model.position(assign):
-                    sources.append(value)
-    return any(path_of(node) == path and holds_graph(model.value(source))
-               for source in sources for node in ast.walk(source) if isinstance(node, ast.Attribute))
+    earlier = [other.value for other in info.own_nodes if isinstance(other, ast.Assign) and names & locals_of(other)
+               and model.position(other) < model.position(assign)]
+    for source in (assign.value, *earlier):
+        if any(path_of(node) == path and not on_condition(model, node, path, assign)
+               for node in ast.walk(source) if isinstance(node, ast.Attribute)):
+            yield source
+
+
+def locals_of(assign: ast.Assign) -> set[str]:
+    """The local names that an assignment binds: `h, c = self.cell(x, state)`."""
+    target = assign.targets[0]
+    return {elt.id for elt in getattr(target, "elts", [target]) if isinstance(elt, ast.Name)}
+
+
+def on_condition(model: FileModel, node: ast.AST, path: str, assign: ast.AST) -> bool:
+    """Whether one arm alone reads an attribute, whatever it holds, on the way to an assignment.
+
+    `None if first else self.state`, or the same as a statement: the other arm starts anew.
+    """
+    around = set(model.ancestors(assign))
+    for up in model.ancestors(node):
+        if isinstance(up, (ast.If, ast.IfExp)) and up not in around:
+            arms = [part if isinstance(part, list) else [part] for part in (up.test, up.body, up.orelse)]
+            if sum(any(path_of(n) == path for part in arm for n in ast.walk(part)) for arm in arms) == 1:
+                return True
+    return False
 
 
 def holds_graph(value: Value) -> bool:
@@ -392,12 +547,11 @@ def restarts(model: FileModel, method: FunctionInfo, statement: ast.AST, name: s
     Where the attribute is tested for None, that happens in the first call alone.
     """
     path = f"{method.self_name}.{name}"
-    reads = any(path_of(node) == path for node in ast.walk(statement)
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))
     if isinstance(statement, ast.AugAssign):
         return False
-    if reads:  # `self.state = tuple(part.detach() for part in self.state)`, or a helper that does it
-        return isinstance(statement, ast.Assign) and not model.value(statement.value).attached_parts()
+    if isinstance(statement, ast.Assign) and any(readers(model, statement, path, method)):
+        # `self.state = tuple(part.detach() for part in self.state)`, or a helper that does it
+        return not model.value(statement.value).attached_parts()
     tests = [guard.test for guard, _ in model.place(statement).guards if isinstance(guard, ast.If)]
     return not any(isinstance(node, ast.Compare) and path_of(node.left) == path and isinstance(node.ops[0], ast.Is)
                    for test in tests for node in ast.walk(test))
