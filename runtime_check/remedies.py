@@ -18,7 +18,8 @@ VERSION = re.compile(r"`([\w.]+)` (?:has no|binds no name) `(\w+)`")
 FILE = re.compile(r"No such file or directory: '([^']+)'")
 COMPILED = re.compile(r"\b_C\b|_OpNamespace|torch\.ops\.")
 ABSTRACT = re.compile(r"NotImplementedError:? *(\(line \d+ of|$)|abstract class|You must implement the forward")
-COMPARED = re.compile(r"corrected|backward runs through this graph|so it is used|no check for|seems meant to")
+COMPARED = re.compile(r"corrected|backward runs through this graph|so it is used|no check for|seems meant to"
+                      r"|torch itself says nothing|whatever the input|is a mean over its batch cannot be seen")
 NOISE = re.compile(r"two runs|two equal runs|spread of repeated|from one seed")
 
 

@@ -250,6 +250,7 @@ def test_what_could_not_be_told_ends_in_a_step_to_take() -> None:
     ("`Net.forward`: NotImplementedError:  (line 55 of base.py)", "leave it: it is abstract"),
     ("`F.apply`: AttributeError: '_OpNamespace' 'mine' object has no attribute 'roll'", "build the compiled part"),
     ("there is no corrected program to compare with", "`torchlint rule TL101` says what to look for"),
+    ("torch itself says nothing about the line, which other releases may", "`torchlint rule TL101` says"),
     ("two runs of the flagged code from one seed give different gradients", "seed what is random"),
 ])
 def test_each_reason_has_its_step(why: str, step: str) -> None:

@@ -169,6 +169,11 @@ class Bench:
         return self.case.correction or "with the correction"
 
     @property
+    def absent(self) -> str:
+        """Why there is nothing to compare with."""
+        return "there is no corrected program" if self.corrected is None else "the corrected program was not run so"
+
+    @property
     def left(self) -> float:
         """Seconds left for further runs."""
         return self.end - clock.now()

@@ -104,7 +104,7 @@ def imported(program: Program) -> ast.stmt | None:
 def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
     """The outcome of one way of running the program."""
     if bench.corrected is None or good is None:
-        return cannot_tell("there is no corrected program to compare with")
+        return cannot_tell(f"{bench.absent}, to compare with")
     broken = not bad.result.usable or not good.result.usable
     if broken and not same_end(bad.run, good.run):
         return doubtful(bad.run if not bad.result.usable else good.run, "a run did not end")

@@ -53,7 +53,7 @@ def probe(bench: Bench) -> Outcome:
 def judge(bench: Bench, bad: values.Result, good: values.Result | None) -> Outcome:
     """The outcome for flagged and corrected results."""
     if good is None:
-        return cannot_tell("there is no corrected program to compare the results with")
+        return cannot_tell(f"{bench.absent}, to compare the results with")
     if not bad.usable or not bad.all:
         return doubtful(bad.run, "the flagged program gave no result to compare")
     if not good.usable or not good.all:

@@ -11,7 +11,7 @@ from types import FrameType
 import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes.bench import Bench, Program, Run, Way, contrast
+from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
 from runtime_check.sandbox import shorten
 from torchlint.claims import Warns
 
@@ -78,6 +78,8 @@ def probe(bench: Bench) -> Outcome:
 def judge(bench: Bench, bad: Heard, good: Heard | None) -> Outcome:
     """The outcome of one way of running the program."""
     said = bad.texts[0] if bad.texts else bad.missing
+    if not said and bad.run.failed:
+        return doubtful(bad.run, "the flagged line did not run to its end")
     if not said and good is None:
         row = Evidence("warnings that fit", "0", "warnings in all", str(len(bad.run.warnings)))
         return cannot_tell("torch itself says nothing about the line, which other releases may", (row,))
