@@ -188,7 +188,7 @@ class Namespace:
         Functions, classes, modules and pinned names stay: objects made from them stay comparable.
         """
         for step in self.steps:
-            if step.index in self.done and not isinstance(step.node, _LASTING):
+            if step.index in self.done and not _lasts(step.node):
                 self.done.discard(step.index)
                 for name in step.binds - self.pins.keys():
                     self.globals.pop(name, None)
@@ -306,7 +306,7 @@ class Namespace:
 
     def _fall_back(self, step: Step, error: BaseException) -> bool:
         """Gives the names of a failed statement stand-ins; False if one of them has none."""
-        if self.fallback is None or not step.binds or isinstance(step.node, _LASTING):
+        if self.fallback is None or not step.binds or _lasts(step.node):
             return False
         values = {name: self.fallback(name) for name in step.binds}
         if any(value is None for value in values.values()):
@@ -408,8 +408,14 @@ class Namespace:
 
 
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef)
-_LASTING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Try)
+_LASTING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 _LASTING_VALUES = (types.FunctionType, types.ModuleType, type, Missing)
+
+
+def _lasts(node: ast.stmt) -> bool:
+    """Whether a statement defines or imports, be it that it tries to: what it gives is the same in every run."""
+    return isinstance(node, _LASTING) or (
+        isinstance(node, ast.Try) and any(isinstance(item, _LASTING) for item in ast.walk(node)))
 
 
 def _namespace(text: str, path: str, loader: Loader) -> Namespace:

@@ -24,6 +24,7 @@ from runtime_check.placeholder import USER_FILES
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".webp"})
 #: Suffixes of data, of which the first that the code names is that of the files in a folder that it lists.
 DATA = re.compile(r"\.(png|jpe?g|bmp|tiff?|npy|npz|txt|csv|json|wav|flac|pt)\b")
+PICTURES = re.compile(r"\.(png|jpe?g|bmp|tiff?)\b")
 #: Files that are kept apart by their number: `files[:-2000]`.
 APART = re.compile(r"\[\s*:?\s*-\s*(\d{2,5})\s*:?\s*\]")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -245,7 +246,8 @@ def how_many(text: str) -> int:
 
 
 def _suffix() -> str:
-    found = DATA.search(_text)
+    pictures = re.search(r"\bImage\b|imread|read_image", _text)
+    found = PICTURES.search(_text) if pictures else DATA.search(_text)
     return found[0] if found else ".png"
 
 

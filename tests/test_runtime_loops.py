@@ -405,3 +405,20 @@ def test_tests_that_are_given_a_class_by_their_parameters_are_run(tmp_path: Path
             kind(types.SimpleNamespace(steps={"train": 4})).fit()
     """)
     assert rows["trainers"]["how"] == "through test_fit() of test_trainers.py with Slow", rows["trainers"]
+
+
+def test_a_script_that_tries_its_training_does_so_in_every_run(tmp_path: Path) -> None:
+    rows = reached(tmp_path, tries="""
+        import os
+        import torch
+        def train():
+            x = torch.ones(1, requires_grad=True)
+            for name in os.listdir("pictures"):
+                (x * len(name)).sum().backward()
+        if __name__ == "__main__":
+            try:
+                train()
+            except MemoryError:
+                print("too large")
+    """)
+    assert rows["tries"]["verdict"] == "confirmed", rows["tries"]
