@@ -18,6 +18,7 @@ from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.detach import detach, detach_accumulated
 from torchlint.model import FileModel, Grad, Kind, Value, keeping, uses
+from torchlint.model.evaluate import path_of
 from torchlint.model.keeping import Store
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -286,6 +287,49 @@ CLEAN = [
 
     total_loss(nn.ModuleList([nn.Linear(3, 1), nn.Linear(3, 1)]), torch.ones(2, 3))[0].backward()
     """,
+    # A few at a time.
+    """
+    import torch
+    from torch import nn
+
+    KEPT = 3
+    net = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+    def train(x):
+        loss = net(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+
+    last, recent, joined = [], [], []
+    for x in torch.ones(5, 2, 3):
+        loss = train(x)
+        last.append(loss)
+        last = last[-3:]
+        recent.append(loss)
+        if len(recent) > KEPT:
+            recent.pop(0)
+        joined.append(loss)
+        joined[:] = joined[-KEPT:]
+
+
+    class Trainer:
+        def __init__(self):
+            self.last = []
+
+        def step(self, x):
+            self.last.append(train(x))
+            self.last = self.last[-3:]
+
+
+    trainer = Trainer()
+    for x in torch.ones(5, 2, 3):
+        trainer.step(x)
+    """,
     # Under no_grad, or as numbers.
     """
     import torch
@@ -409,15 +453,45 @@ def judged(model: FileModel, function: ast.AST, store: Store) -> Hit | None:
 
 
 def is_bounded(model: FileModel, store: Store) -> bool:
-    """Whether the values are put into a short `deque(maxlen=3)`; a long one is a memory, full of graphs."""
-    match store.node:
+    """Whether at most a few values are kept at a time; a long window is a memory, full of graphs."""
+    return any(isinstance(limit, int) and 0 <= limit <= SHORT
+               for limit in (model.value(expr).const for expr in limits(model, store)))
+
+
+def limits(model: FileModel, store: Store) -> Iterator[ast.expr]:
+    """The lengths to which what a store puts into is cut.
+
+    `deque(maxlen=3)`, `last = last[-3:]`, `if len(last) > 3: last.pop(0)`.
+    """
+    node, path = store.node, store.path
+    if store.event is not None and store.event.inner is not None and model.has(store.event.inner):
+        node = store.event.inner  # in the method that stores
+    match node:
         case ast.Call(func=ast.Attribute(value=kept)):
+            path = path_of(kept)
             made = model.value(kept).site
             if isinstance(made, ast.Call) and model.value(kept).name == "collections.deque":
-                limits = [*made.args[1:], *(keyword.value for keyword in made.keywords if keyword.arg == "maxlen")]
-                return any(isinstance(limit, ast.Constant) and isinstance(limit.value, int) and limit.value <= SHORT
-                           for limit in limits)
-    return False
+                yield from (*made.args[1:], *(keyword.value for keyword in made.keywords if keyword.arg == "maxlen"))
+    for cut in model.nodes(ast.Subscript):
+        match cut.slice, model.parent(cut):
+            case (ast.Slice(lower=ast.UnaryOp(operand=limit), upper=None) | ast.Slice(lower=None, upper=ast.expr(
+                    ) as limit), ast.Assign(targets=[target])) if is_kept(model, node, path, target):
+                if any(path_of(part) == path for part in ast.walk(cut.value)):
+                    yield limit
+    for call in (*model.calls_named("pop"), *model.calls_named("popleft")):
+        if isinstance(call.func, ast.Attribute) and is_kept(model, node, path, call.func.value):
+            for guard, _ in model.place(call).guards:
+                match guard:
+                    case ast.If(test=ast.Compare(left=ast.Call(args=[measured]), comparators=[limit])):
+                        if path_of(measured) == path:
+                            yield limit
+
+
+def is_kept(model: FileModel, node: ast.AST, path: str, target: ast.expr) -> bool:
+    """Whether an expression is what a store puts into, or all of its items: `last`, `last[:]`."""
+    inner = target.value if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice) else target
+    same = model.class_of if "." in path else model.owner
+    return path_of(inner) == path and same(inner) is same(node)
 
 
 def lives_on(model: FileModel, function: ast.AST, store: Store) -> bool:
