@@ -106,6 +106,8 @@ class Images(torch.utils.data.Dataset):  # type: ignore[misc]
         shape = self.size[1:] if self.size[0] == 1 else self.size
         self.data = torch.randint(0, 256, (LENGTH, *shape), dtype=torch.uint8)
         self.targets = self.labels = torch.arange(LENGTH) % self.classes_count
+        self.train_data = self.test_data = self.data  # the older names
+        self.train_labels = self.test_labels = self.targets
         self.classes = [str(item) for item in range(self.classes_count)]
         self.class_to_idx = {name: item for item, name in enumerate(self.classes)}
         self.imgs = self.samples = [(f"{item}.png", int(label)) for item, label in enumerate(self.targets)]

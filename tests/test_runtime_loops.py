@@ -422,3 +422,16 @@ def test_a_script_that_tries_its_training_does_so_in_every_run(tmp_path: Path) -
                 print("too large")
     """)
     assert rows["tries"]["verdict"] == "confirmed", rows["tries"]
+
+
+def test_data_sets_of_images_have_the_older_names_of_their_parts(tmp_path: Path) -> None:
+    rows = reached(tmp_path, digits="""
+        import torch
+        import torchvision
+        digits = torchvision.datasets.MNIST("mnist", train=False)
+        x, y = digits.test_data[:8].reshape(8, -1) / 255.0, digits.test_labels[:8]
+        net = torch.nn.Linear(784, 10)
+        for _ in range(4):
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+    """)
+    assert rows["digits"]["verdict"] == "confirmed", rows["digits"]
