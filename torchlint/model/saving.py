@@ -83,8 +83,7 @@ def is_method_of(call: ast.Call, owner: str, name: str) -> bool:
 
 def exclusive(model: FileModel, first: ast.AST, second: ast.AST) -> bool:
     """Whether the second of two places of a function never runs after the first one in the same call."""
-    mine, arms = dict(model.place(first).guards), model.place(second).guards
-    if any(test in mine and mine[test] is not arm for test, arm in arms):
+    if model.place(first).excludes(model.place(second)):
         return True
     if model.place(first).tries != model.place(second).tries or model.place(first).handler:
         return True

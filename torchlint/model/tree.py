@@ -40,6 +40,11 @@ class Place:
     main_guard: bool = False
     type_checking: bool = False
 
+    def excludes(self, other: Place) -> bool:
+        """Whether the two are in different arms of one `if`, so that never both run in one pass."""
+        mine = dict(self.guards)
+        return any(test in mine and mine[test] is not arm for test, arm in other.guards)
+
 
 def children(node: ast.AST) -> list[ast.AST]:
     """The child nodes that anybody asks for, last first."""

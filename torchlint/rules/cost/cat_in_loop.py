@@ -188,5 +188,4 @@ def is_none_test(model: FileModel, node: ast.AST) -> bool:
 
 def is_first(model: FileModel, assign: ast.Assign, node: ast.AST) -> bool:
     """Whether a name is set in the other arm of the `if` around the concatenation: its first value."""
-    mine = dict(model.place(assign).guards)
-    return any(test in mine and mine[test] is not arm for test, arm in model.place(node).guards)
+    return model.place(assign).excludes(model.place(node))

@@ -133,5 +133,4 @@ def flags(model: FileModel) -> Iterator[tuple[ast.stmt, str, object]]:
 
 def together(model: FileModel, one: ast.AST, other: ast.AST) -> bool:
     """Whether two statements can both run: they are not in different arms of one `if`."""
-    mine = dict(model.place(one).guards)
-    return not any(test in mine and mine[test] is not arm for test, arm in model.place(other).guards)
+    return not model.place(one).excludes(model.place(other))

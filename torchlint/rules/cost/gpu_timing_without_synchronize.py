@@ -104,6 +104,102 @@ EXAMPLES = [
         print(measure(net.to(device), torch.ones(2, 3, device=device)))
         """,
     ),
+    Example(
+        bad="""
+        import time
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = torch.nn.Linear(3, 1).to(device)
+
+
+        def measure(batch, twice):
+            start = time.time()
+            if twice:
+                model(batch + model(batch))
+                end = time.time()
+            else:
+                model(batch)
+                end = time.time()
+            return end - start  #!
+
+
+        print(measure(torch.ones(2, 3, device=device), False))
+        """,
+        good="""
+        import time
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = torch.nn.Linear(3, 1).to(device)
+
+
+        def measure(batch, twice):
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            start = time.time()
+            if twice:
+                model(batch + model(batch))
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                end = time.time()
+            else:
+                model(batch)
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                end = time.time()
+            return end - start
+
+
+        print(measure(torch.ones(2, 3, device=device), False))
+        """,
+    ),
+    Example(
+        bad="""
+        import time
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = torch.nn.Linear(3, 1).to(device)
+
+
+        def measure(batch, twice):
+            start = time.time()
+            if twice:
+                model(batch + model(batch))
+                return time.time() - start  #!
+            model(batch)
+            return time.time() - start  #!
+
+
+        print(measure(torch.ones(2, 3, device=device), False))
+        """,
+        good="""
+        import time
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = torch.nn.Linear(3, 1).to(device)
+
+
+        def measure(batch, twice):
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            start = time.time()
+            if twice:
+                model(batch + model(batch))
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                return time.time() - start
+            model(batch)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            return time.time() - start
+
+
+        print(measure(torch.ones(2, 3, device=device), False))
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -182,11 +278,13 @@ def check(model: FileModel) -> Iterator[Hit]:
     for node in model.nodes(ast.BinOp):
         if not isinstance(node.op, ast.Sub):
             continue
-        start, end = reading(model, node, node.right), reading(model, node, node.left)
-        if isinstance(start, ast.Assign) and end is not None and works_unwaited(model, start, end):
+        found = [(start, end) for start in readings(model, node, node.right) for end in readings(model, node, node.left)
+                 if isinstance(start, ast.Assign) and not model.place(start).excludes(model.place(end))
+                 and works_unwaited(model, start, end)]
+        if found:
             yield Hit(
                 node, "the clock is read before the device has finished; call `synchronize()` first",
-                wait_first(model, start, end), confidence=Confidence.LIKELY)
+                wait_first(model, found), confidence=Confidence.LIKELY)
 
 
 def is_clock(model: FileModel, expr: ast.expr) -> bool:
@@ -194,19 +292,25 @@ def is_clock(model: FileModel, expr: ast.expr) -> bool:
     return isinstance(expr, ast.Call) and model.name_of(expr.func) in CLOCKS
 
 
-def reading(model: FileModel, node: ast.BinOp, side: ast.expr) -> ast.Assign | ast.Call | None:
-    """Where the clock was read for a side of a difference: there, or in the last statement that bound its name."""
+def readings(model: FileModel, node: ast.BinOp, side: ast.expr) -> list[ast.Assign | ast.Call]:
+    """Where the clock was read for a side of a difference: there, or in the statement that bound its name last.
+
+    These are several where the arms of an `if` each read it.
+    """
     if isinstance(side, ast.Call) and is_clock(model, side):
-        return side
+        return [side]
     if not isinstance(side, ast.Name):
-        return None
-    found = None
-    for assign in model.nodes(ast.Assign):
-        match assign:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == side.id:
-                if model.owner(assign) is model.owner(node) and model.position(assign) < model.position(node):
-                    found = assign if is_clock(model, value) else None
-    return found
+        return []
+    made = [assign for assign in model.nodes(ast.Assign)
+            if isinstance(assign.targets[0], ast.Name) and assign.targets[0].id == side.id
+            and model.owner(assign) is model.owner(node) and model.position(assign) < model.position(node)
+            and not model.place(assign).excludes(model.place(node))]
+    last: list[ast.Assign | ast.Call] = []
+    for assign in sorted(made, key=model.position, reverse=True):
+        if last and not all(model.place(assign).excludes(model.place(other)) for other in last):
+            break
+        last.append(assign)
+    return last[::-1] if all(isinstance(a, ast.Assign) and is_clock(model, a.value) for a in last) else []
 
 
 def works_unwaited(model: FileModel, start: ast.stmt, end: ast.AST) -> bool:
@@ -218,6 +322,8 @@ def works_unwaited(model: FileModel, start: ast.stmt, end: ast.AST) -> bool:
         return False
     for event in flow.events:
         if not model.has(event.node) or not low < model.position(event.node) < high:
+            continue
+        if model.place(event.node).excludes(model.place(end)):
             continue
         if event.what in ("call", "backward") or (event.what == "step" and event.target.known):
             working = not read_at_once(model, event.node)
@@ -252,16 +358,25 @@ def waits(name: str, node: ast.AST | None) -> bool:
     return name.rpartition(".")[2] in WAITING
 
 
-def wait_first(model: FileModel, start: ast.Assign, end: ast.AST) -> Repair | None:
-    """synchronize() before both readings."""
-    name = spell(model, "torch.cuda", at=start)
-    statement = model.statement(end)
-    if name is None or is_inline(model, statement, end):
+def wait_first(model: FileModel, found: list[tuple[ast.Assign, ast.Assign | ast.Call]]) -> Repair | None:
+    """synchronize() before all readings."""
+    name = spell(model, "torch.cuda", at=found[0][0])
+    if name is None or any(is_inline(model, model.statement(end), end) for _, end in found):
         return None
     text = f"if {name.text}.is_available():\n    {name.text}.synchronize()"
+    places = dict.fromkeys(model.statement(reading) for pair in found for reading in pair)
     return edits.repair(
-        "Wait for the device", edits.insert_before(model, start, text), edits.insert_before(model, statement, text),
-        imports=name.imports)
+        "Wait for the device", *(edits.insert_before(model, place, text) for place in places
+                                 if not waits_before(model, place)), imports=name.imports)
+
+
+def waits_before(model: FileModel, statement: ast.stmt) -> bool:
+    """Whether the statement in front waits: another measurement starts at the same reading."""
+    for _, block in ast.iter_fields(model.parent(statement) or statement):
+        if isinstance(block, list) and statement in block and block.index(statement):
+            return any(isinstance(node, ast.Attribute) and node.attr == "synchronize"
+                       for node in ast.walk(block[block.index(statement) - 1]))
+    return False
 
 
 def is_inline(model: FileModel, statement: ast.stmt, node: ast.AST) -> bool:
