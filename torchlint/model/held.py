@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -139,6 +139,52 @@ def has_state(value: Value, depth: int = 0) -> bool:
             return has_state(value.bound, depth + 1)
         return known.has_parameters or known.has_buffers
     return value.item is not None and has_state(value.item, depth + 1)
+
+
+def makes_weights(value: Value, old: Collection[Hashable] = (), depth: int = 0) -> bool:
+    """Whether a Module that an expression makes comes with parameters made for it, not with those it is given.
+
+    `old` are the identities of modules that were there before.
+    """
+    made = value.site
+    if value.kind is not Kind.MODULE or not isinstance(made, ast.Call) or value.ident in old or depth > DEPTH:
+        return False
+    if "wrapper" in value.facts:
+        return False
+    if value.cls is not None:
+        return _class_makes_weights(value.cls, old, depth) or any(
+            makes_weights(part, old, depth + 1) for part in _given(value.cls.model, made))
+    if value.elements is not None:
+        return any(makes_weights(part, old, depth + 1) for part in value.elements)
+    if value.item is not None:
+        return makes_weights(value.item, old, depth + 1)
+    known = knowledge.module_class(value.name)
+    return known is not None and known.has_parameters and known.kind not in ("container", "loss") and not known.wrapper
+
+
+def _class_makes_weights(cls: ClassInfo, old: Collection[Hashable], depth: int) -> bool:
+    """Whether a class makes parameters for its instances, or inherits those of a layer and keeps them."""
+    for base in cls.project_mro:
+        for part in (part for part in map(base.attr, base.stores) if _is_made_by(base, part)):
+            if makes_weights(part, old, depth + 1) or (part.role == "parameter" and isinstance(part.site, ast.Call)):
+                return True
+    layers = [knowledge.module_class(name) for name in cls.outside if name]
+    return any(layer is not None and layer.has_parameters for layer in layers) and not any(
+        "weight" in base.stores for base in cls.project_mro)
+
+
+def _given(model: FileModel, call: ast.Call) -> list[Value]:
+    """What the function around a constructor's call makes and gives to it."""
+    if not model.has(call):
+        return []
+    values = [model.value(arg) for arg in call.args]
+    return [value for value in values if value.site is not None and model.has(value.site)
+            and model.owner(value.site) is model.owner(call)]
+
+
+def _is_made_by(cls: ClassInfo, part: Value) -> bool:
+    """Whether the code of a class makes what an attribute holds."""
+    return part.site is not None and cls.model.has(part.site) and cls.model.class_of(part.site) is cls
 
 
 def class_has_state(cls: ClassInfo, depth: int = 0) -> bool:

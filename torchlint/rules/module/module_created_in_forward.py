@@ -12,11 +12,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from torchlint import knowledge
 from torchlint.claims import Either, NotRegistered, OutputsDiffer
 from torchlint.findings import Severity
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
-from torchlint.model.held import has_state, reached
+from torchlint.model.held import makes_weights, reached
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL408", "module-created-in-forward", Severity.ERROR, also=(Severity.WARNING,))
@@ -169,6 +168,25 @@ CLEAN = [
             return nn.Linear(2, 2)(x)
 
 
+    class Doubled(nn.Module):
+        def __init__(self, layer: nn.Linear):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(self.layer(x))
+
+
+    class Borrowing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return Doubled(self.layer)(x)
+
+
+    print(Borrowing()(torch.ones(1, 2)))
     print(Net()(torch.ones(1, 2)), Trainer().forward(torch.ones(1, 2)))
     """,
 ]
@@ -204,19 +222,8 @@ def made(model: FileModel, cls: ClassInfo, method: FunctionInfo, call: ast.Call)
 
 
 def fresh_state(value: Value) -> bool:
-    """Whether the module comes with weights of its own (a Sequential: whether one made for it does)."""
-    if value.name == "torch.nn.Sequential" and value.elements is not None:
-        return any(part.site is not None and part.kind is Kind.MODULE and not taken(part) and fresh_state(part)
-                   for part in value.elements)
-    known = knowledge.module_class(value.name)
-    if known is not None:
-        return known.has_parameters and known.kind not in ("container", "loss") and not known.wrapper
-    return value.cls is not None and value.cls.fully_known and has_state(value)
-
-
-def taken(value: Value) -> bool:
-    """A member that an attribute holds already: made elsewhere."""
-    return not isinstance(value.site, ast.Call)
+    """Whether the module comes with weights of its own; one whose bases cannot be seen may take them from elsewhere."""
+    return makes_weights(value) and (value.cls is None or value.cls.fully_known)
 
 
 def inner(model: FileModel, call: ast.Call) -> bool:

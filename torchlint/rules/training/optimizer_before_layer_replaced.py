@@ -12,10 +12,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterator
 
-from torchlint import knowledge
 from torchlint.claims import NotOptimized
 from torchlint.findings import Severity
 from torchlint.model import ClassInfo, Event, FileModel, Flow, Kind, Value, training
+from torchlint.model.held import makes_weights
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL512", "optimizer-before-layer-replaced", Severity.ERROR, triggers=("optim", "Optim"))
@@ -445,7 +445,7 @@ def check(model: FileModel) -> Iterator[Hit]:
                 continue
             stepped = stepped_by_methods(model, function, made)
             later = replaced_by_methods(model, function, made, module) if stepped else iter(())
-            for event in (*replaced(model, flow, made, module, stepped), *later):
+            for event in (*replaced(flow, made, module, stepped), *later):
                 if event.node not in seen:
                     seen.add(event.node)
                     yield Hit(
@@ -480,7 +480,7 @@ def replaced_by_methods(model: FileModel, function: ast.AST, made: Event, module
         if method is constructor or method.name in early or any(e.what == "make_optimizer" for e in events):
             continue
         yield from (e for e in events if sets_child(e) and e.depth == 0 and training.same(e.target, module)
-                    and brings_parameters(model, e.value, earlier_parts(module)) and not takes_over(events, e.value))
+                    and makes_weights(e.value, earlier_parts(module)) and not takes_over(events, e.value))
 
 
 def sets_child(event: Event) -> bool:
@@ -494,7 +494,7 @@ def written_elsewhere(model: FileModel, cls: ClassInfo, name: str) -> bool:
     return len(cls.stores.get(name, ())) != 1 or len(writes) != 1
 
 
-def replaced(model: FileModel, flow: Flow, made: Event, module: Value, stepped: bool) -> Iterator[Event]:
+def replaced(flow: Flow, made: Event, module: Value, stepped: bool) -> Iterator[Event]:
     """Stores of new layers into the module after its optimizer was made, if that optimizer steps later."""
     at, old = flow.events.index(made), earlier_parts(module)
     old |= {event.value.ident for event in flow.events[:at] if event.what == "store_attr"}
@@ -503,7 +503,7 @@ def replaced(model: FileModel, flow: Flow, made: Event, module: Value, stepped: 
         if event.excludes(made) or set(made.loops) != set(event.loops[: len(made.loops)]):
             continue
         if sets_child(event) and training.same(event.target, module):
-            new = brings_parameters(model, event.value, old) and not takes_over(flow.events, event.value)
+            new = makes_weights(event.value, old) and not takes_over(flow.events, event.value)
         else:
             new = event.what == "load_state" and training.same(event.target, module) and assigns(event.inner)
         steps = stepped or any(e.what == "step" and training.same(e.target, made.target) for e in later)
@@ -553,30 +553,6 @@ def takes_over(events: list[Event], layer: Value) -> bool:
             if not event.value.known and isinstance(kept, tuple) and kept[-1] == event.name:
                 return True
     return False
-
-
-def brings_parameters(model: FileModel, value: Value, old: set[Hashable]) -> bool:
-    """Whether a value is a Module made just now, not one of the `old`, that owns parameters of its own."""
-    made = value.site
-    if value.kind is not Kind.MODULE or not isinstance(made, ast.Call) or value.ident in old:
-        return False
-    if "wrapper" in value.facts:
-        return False
-    if value.cls is not None:
-        own = [cls.attr(name) for cls in value.cls.project_mro for name in cls.stores]
-        given = [model.value(arg) for arg in made.args] if model.has(made) else []
-        return any(brings_parameters(model, part, old) for part in [
-            *(part for part in own if is_made_by(value.cls, part)), *given])
-    if value.elements is not None:
-        return any(brings_parameters(model, part, old) for part in value.elements)
-    info = knowledge.module_class(value.name)
-    return info is not None and info.has_parameters and info.kind != "container"
-
-
-def is_made_by(owner: ClassInfo, part: Value) -> bool:
-    """Whether a class makes a part itself, which it is not given."""
-    return part.site is not None and any(
-        cls.model.has(part.site) and cls.model.class_of(part.site) is cls for cls in owner.project_mro)
 
 
 def assigns(call: ast.AST | None) -> bool:
