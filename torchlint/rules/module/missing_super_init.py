@@ -283,6 +283,36 @@ CLEAN = [
 
     print(Built().layer, Both().layer, Plain().layer, Copy(Setup()).layer)
     """,
+    """
+    import torch
+    from torch import nn
+
+
+    class Sampler(nn.Module):
+        def __init__(self, scale):
+            super().__init__()
+            self.scale = scale
+
+        def forward(self, x):
+            return x * self.scale
+
+
+    class Pairwise(Sampler):
+        def __init__(self, pairs):
+            self.pairs = pairs
+
+        def forward(self, x):
+            return super().forward(x) + self.pairs
+
+
+    class Both(Pairwise, Sampler):
+        def __init__(self):
+            Pairwise.__init__(self, 3)
+            Sampler.__init__(self, 2)
+
+
+    print(Both()(torch.ones(1)))
+    """,
 ]
 
 
@@ -310,12 +340,21 @@ def missing(model: FileModel, cls: ClassInfo, init: FunctionInfo) -> Iterator[Hi
         yield Hit(bare, "`super().__init__` is not called, so nothing can be registered; add `()`",
                   edits.repair("Call it", edits.replace(model, bare, f"{edits.source_of(model, bare)}()")))
         return
-    needed = cls.method("forward") is not None or next(registered(model, cls, init), None) is not None
+    registers = next(registered(model, cls, init), None) is not None
+    if not registers and is_part(model, cls):
+        return
+    needed = cls.method("forward") is not None or registers
     blocker = not super_init_calls(init)
     yield Hit(
         init.node, f"`{cls.node.name}` never runs `Module.__init__`; call `super().__init__()` first",
         call_super(model, cls, init.node) if blocker else None,
         severity=Severity.ERROR if needed else Severity.ADVICE)
+
+
+def is_part(model: FileModel, cls: ClassInfo) -> bool:
+    """Whether all subclasses in the file run `Module.__init__` by another base: `Other.__init__(self)`."""
+    constructors = [(sub, sub.methods.get("__init__")) for sub in model.replaced.subclasses(cls)]
+    return bool(constructors) and all(init is not None and runs_module_init(sub, init) for sub, init in constructors)
 
 
 def too_late(model: FileModel, cls: ClassInfo, init: FunctionInfo) -> Iterator[Hit]:
