@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from torchlint import knowledge
 from torchlint.claims import HooksSkipped
-from torchlint.findings import Safety, Severity
+from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import FileModel, Kind, Value
 from torchlint.model.held import comment_on
@@ -195,6 +195,30 @@ CLEAN = [
     x = torch.ones(1, 2)
     print(Gain(2, 2).twice(x), Other(2, 2)(x), Export(Own())(x), Car().forward(3), nn.ReLU().forward(x))
     """,
+    """
+    import torch
+    from torch import nn
+
+
+    class Model(nn.Module):
+        def prior(self, x):
+            return self(x)
+
+
+    class Exact(Model):
+        def __call__(self, x):
+            return super().__call__(x) + 1
+
+        def forward(self, x):
+            return 2 * x
+
+
+    def leave_one_out(model: Model, x):
+        return model.forward(x)
+
+
+    leave_one_out(Exact(), torch.ones(1))
+    """,
 ]
 
 
@@ -208,7 +232,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         if value.site is call.func.value:
             continue  # made for this one call: nobody can have hooked it
-        if in_family(model, call, value) or in_hook(model, call):
+        if in_family(model, call, value) or in_hook(model, call) or is_interface(value):
             continue
         if comment_on(model, model.statement(call), ON_PURPOSE):
             continue
@@ -247,6 +271,11 @@ def in_family(model: FileModel, call: ast.Call, value: Value) -> bool:
     return own_call(cls.instance()) and (not value.name or value.name == "torch.nn.Module")
 
 
+def is_interface(value: Value) -> bool:
+    """Whether a class that was only named leaves forward to subclasses, which may give calls another meaning."""
+    return value.sure is not Confidence.SURE and value.cls is not None and value.cls.method("forward") is None
+
+
 def in_hook(model: FileModel, call: ast.Call) -> bool:
     """Whether the function around the call is registered as a hook, so that hooks are running already."""
     function = model.function(call)
@@ -280,11 +309,12 @@ def passes_on(model: FileModel, call: ast.Call) -> bool:
 def called(model: FileModel, call: ast.Call, value: Value) -> Repair | None:
     """`x.forward(a)` -> `x(a)`.
 
-    Not safe where the file registers hooks, which would run from now on, or where the class is unknown and may
-    have a `__call__` of its own, as those of gpytorch have.
+    Not safe where the file registers hooks, which would run from now on, or where the class is unknown, or perhaps
+    a subclass of the one named, and may have a `__call__` of its own, as those of gpytorch have.
     """
     assert isinstance(call.func, ast.Attribute)
     hooks = any(node.attr.startswith("register_") and node.attr.endswith("hook") for node in model.nodes(ast.Attribute))
+    exact = (value.cls is not None or value.name) and value.sure is Confidence.SURE
     text = edits.source_of(model, call.func.value)
     return edits.repair("Call the module", edits.replace_callee(model, call, text),
-                        safety=Safety.UNSAFE if hooks or (value.cls is None and not value.name) else None)
+                        safety=Safety.UNSAFE if hooks or not exact else None)

@@ -328,6 +328,8 @@ def method_hits(cls: ClassInfo, name: str, method: FunctionInfo) -> Iterator[Hit
     if name not in CONTRACTS:
         return
     calls, why = CONTRACTS[name]
+    if name == "train" and "eval" in cls.methods:
+        why = "a parent calls `train(mode)` of each child"
     if method.is_property:
         yield Hit(method.node, f"{why}; a property cannot be called; rename it")
         return
