@@ -83,7 +83,7 @@ class _Run:
         if not any(rule not in BUILTIN for rule in rules):
             return
         try:
-            model = FileModel(self.source, project)
+            model = FileModel.begin(self.source, project)
         except RecursionError:
             self._unchecked("nested too deep to be understood")
         except Exception as error:

@@ -65,8 +65,12 @@ class Source:
     def with_tree(self, tree: ast.Module) -> Source:
         """The same source, with a tree that somebody has parsed from it already."""
         copy = Source(self.path, self.text, self.encoding, self.cell, self.cells)
-        copy.__dict__["tree"] = tree
+        copy.take(tree)
         return copy
+
+    def take(self, tree: ast.Module) -> None:
+        """Use a tree that somebody has parsed from the same text already."""
+        self.__dict__["tree"] = tree
 
     def __reduce__(self) -> tuple[type[Source], tuple[str, str, str, int | None, tuple[int, ...]]]:
         """Pickled without lines and tree: they are dear to send and cheap to make."""

@@ -200,16 +200,17 @@ class Project:
     def add(self, source: Source) -> FileIndex:
         """Index a source that is already in memory; it wins over the file on disk.
 
-        Raises what `source.tree` raises when the text cannot be parsed.
+        A text that an import has led to before keeps its index, and with it its tree: what is known of other
+        files names its nodes. Raises what `source.tree` raises when the text cannot be parsed.
         """
-        index = self._index(source)
         key = self._key(source.path)
         known = self._by_path.get(key)
-        if known is not None and known.source.text == source.text:
-            # What is known about the file may rest on what was asked then.
-            index.asked, index.looked_beside = known.asked, known.looked_beside
-        self._by_path[key] = index
-        return index
+        if known is None or known.source.text != source.text:
+            known = self._by_path[key] = self._index(source)
+        elif known.source is not source:
+            source.take(known.tree)
+            known.source = source
+        return known
 
     def indexed(self, path: str) -> FileIndex | None:
         """The index of a source that was added, or of a file that an import led to."""

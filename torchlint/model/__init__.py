@@ -105,7 +105,23 @@ class FileModel:
         self.source = source
         self.project = project if project is not None else Project()
         self._setup(self.project.add(source))
-        self.session.work = 0
+
+    @classmethod
+    def begin(cls, source: Source, project: Project) -> FileModel:
+        """The model of a file that is to be looked at now.
+
+        It is the one that answers about this file have come from before, so that a class is one object
+        wherever it is met. Answers given when there was no time left are forgotten.
+        """
+        session = project.session(Session)
+        if session.tired:
+            for index in [key for key in project.cache if isinstance(key, FileIndex)]:
+                del project.cache[index]
+            session.followed.clear()
+        session.work = 0
+        model = cls.of(project, project.add(source))
+        model.source = source
+        return model
 
     @classmethod
     def of(cls, project: Project, index: FileIndex) -> FileModel:
