@@ -179,6 +179,26 @@ def test_a_table_that_no_input_changes_is_said_nothing_of(pool: Pool) -> None:
     assert found.verdict is Verdict.CANNOT_TELL and "whatever the input" in found.why, found
 
 
+def test_code_that_seeds_itself_takes_other_values_all_the_same(pool: Pool) -> None:
+    found = outcome(
+        pool,
+        """
+        import torch
+
+
+        def train(seed=1):
+            torch.manual_seed(seed)
+            ratio = torch.rand(4)
+            return (torch.exp(ratio) - 1).mean()
+
+
+        print(train())
+        """,
+        "TL611",
+    )
+    assert found.verdict is Verdict.CONFIRMED, found
+
+
 @pytest.mark.parametrize("clip", ["torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "pass"])
 def test_scaled_gradients_hide_no_old_ones(pool: Pool, clip: str) -> None:
     found = outcome(

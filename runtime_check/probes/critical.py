@@ -8,6 +8,8 @@ nothing is said.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -131,11 +133,26 @@ def measure(bench: Bench, program: Program, way: Way, formula: Formula) -> Lines
 
 def varies(bench: Bench, way: Way, lines: Lines, formula: Formula) -> bool:
     """Whether the line takes other values in a run with other random numbers."""
-    with bench.seeded(bench.case.seed + 1):
+    with bench.seeded(bench.case.seed + 1), other_seeds():
         other = next((one for one in bench.ways(bench.flagged) if one.label == way.label), None)
         again = None if other is None else measure(bench, bench.flagged, other, formula).taken
     return again is not None and not all(
         a.shape == b.shape and torch.equal(a, b) for a, b in zip(lines.taken, again, strict=False))
+
+
+@contextmanager
+def other_seeds() -> Iterator[None]:
+    """Seeds that the code sets itself are other ones meanwhile: else it draws the same numbers again."""
+    plain = torch.manual_seed
+
+    def manual_seed(seed: Any) -> torch.Generator:
+        return plain(int(seed) ^ 0x5EED)
+
+    torch.manual_seed = manual_seed
+    try:
+        yield
+    finally:
+        torch.manual_seed = plain
 
 
 def compared(formula: Formula, bad: Lines, good: Lines) -> Outcome:
