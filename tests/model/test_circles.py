@@ -53,3 +53,31 @@ def test_what_forward_adds_to_a_memory_is_attached(seed: int) -> None:
         model.value(node)
     stored = next(node for node in model.nodes(ast.Assign) if ast.unparse(node.targets[0]) == "self.memory")
     assert model.value(stored.value).attached
+
+
+FREEZER = """
+from torch import nn
+
+
+class Outer(nn.Module):
+    def __init__(self, frozen):
+        super().__init__()
+        self.body = nn.Linear(2, 2)
+        if frozen:
+            self.freeze()
+
+    def forward(self, x):
+        return self.body(x)
+
+    def freeze(self):
+        for p in self.body.parameters():
+            p.requires_grad = False
+"""
+
+
+@pytest.mark.parametrize("first", ["forward", "freeze", "__init__"])
+def test_a_layer_that_a_method_freezes_may_be_frozen_whatever_is_asked_first(first: str) -> None:
+    model = FileModel(Source("m.py", FREEZER))
+    methods = model.classes[0].methods
+    model.flow(methods[first].node)
+    assert not model.flow(methods["forward"].node).returns.attached

@@ -16,7 +16,8 @@ FILES = {
     "base.py": "class Env:\n    def go(self): return 1\n",
     "a.py": "from base import Env\nclass A(Env):\n    pass\na = Env()\n",
     "b.py": "from base import Env\nclass B(Env):\n    pass\nb = Env()\n",
-    "main.py": "from a import A\nfrom b import B\ndef make(kind: type[A] | type[B]):\n    env = kind()\n    return env\n",
+    "main.py": "from a import A\nfrom b import B\n"
+    "def make(kind: type[A] | type[B]):\n    env = kind()\n    return env\n",
 }
 ORDERS = list(itertools.permutations(FILES))
 

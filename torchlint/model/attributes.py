@@ -262,11 +262,17 @@ def store_attribute(run: Run, target: ast.Attribute, base: Value, value: Value) 
 
 
 def submodule_item(run: Run, node: ast.AST, base: Value, key: Value) -> Value:
-    """A member of a ModuleList, ModuleDict or Sequential."""
+    """A member of a ModuleList, ModuleDict or Sequential; if some may be frozen, it may be."""
+    found = _submodule_item(node, base, key)
+    return tensors.frozen(found, True) if "frozen" in base.facts and found.kind is Kind.MODULE else found
+
+
+def _submodule_item(node: ast.AST, base: Value, key: Value) -> Value:
     if base.elements is not None:
         if isinstance(key.const, int) and -len(base.elements) <= key.const < len(base.elements):
             return base.elements[key.const]
-        return join_all(list(base.elements))
+        either = join_all(list(base.elements))
+        return either.but(ident=(base.ident, "item")) if either.known and either.ident is None else either
     if base.item is not None:
         return base.item
     if base.name in ("torch.nn.ModuleList", "torch.nn.Sequential", "torch.nn.ModuleDict"):

@@ -31,6 +31,7 @@ class ClassInfo:
         self.model = model
         self.node = node
         self._attrs: dict[str, Value] = {}
+        self._met: dict[str, Value] = {}  # what is known of attributes that are being asked for
         self._found: dict[str, FunctionInfo | None] = {}
 
     def __repr__(self) -> str:
@@ -201,13 +202,14 @@ class ClassInfo:
             session.reads((self, name))
             return self._attrs[name]
         if session.meets((self, name)):
-            return UNKNOWN
+            return self._met.get(name, UNKNOWN)
         with session.nested((self, name), lambda: self._attrs.pop(name, None), deeper=False):
             self._attrs[name] = value = self._attr(name)
+            self._met.pop(name, None)
         return value
 
     def _attr(self, name: str) -> Value:
-        value = self._kept(name)
+        value = self._met[name] = self._kept(name)
         if value.kind is Kind.MODULE and "frozen" not in value.facts and self._freezes(value):
             value = value.but(facts=value.facts | {"frozen"})
         if value.known and value.sure is Confidence.SURE and is_replaced(self, name):
@@ -216,9 +218,10 @@ class ClassInfo:
 
     def _freezes(self, module: Value) -> bool:
         """Whether a method of the class freezes the parameters of a module that it keeps, or all of its own."""
+        members = [(module.ident, "item"), *(part.ident for part in module.parts() if part.ident is not None)]
         for method in self.all_methods():
             if method.sets_requires_grad and method.self_name:
-                mine = (module.ident, method.params[0])
+                mine = (module.ident, method.params[0], *members)
                 events = method.model.flow(method.node).of("freeze")
                 if any(event.target.ident in mine for event in events):
                     return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchlint.findings import Confidence
 from torchlint.model import calls, distributions, tensors
 from torchlint.model.contexts import literal_bool
-from torchlint.model.values import NONE, NUMBER, OPTIMIZERS, STRING, UNKNOWN, Grad, Kind, Value, join_all
+from torchlint.model.values import NONE, NUMBER, OPTIMIZERS, STRING, UNKNOWN, Grad, Kind, Value, join_all, number_from
 
 if TYPE_CHECKING:
     from torchlint.model.interp import Run
@@ -195,7 +195,7 @@ def total(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keyw
         item = join_all(args)
     if item is not None and item.is_tensor:
         return tensors.result(run, node, (item,), name="torch.add")
-    return NUMBER if item is not None and item.kind is Kind.NUMBER else UNKNOWN
+    return number_from(item) if item is not None and item.kind is Kind.NUMBER else UNKNOWN
 
 
 def parent(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:

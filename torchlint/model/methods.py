@@ -10,7 +10,7 @@ from torchlint import knowledge
 from torchlint.findings import Confidence
 from torchlint.model import calls, data_methods, distributions, modules, tensor_calls, tensors
 from torchlint.model.duck import makes_module
-from torchlint.model.values import CONTAINERS, NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value
+from torchlint.model.values import CONTAINERS, NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, promised
 
 if TYPE_CHECKING:
     from torchlint.model.interp import Run
@@ -309,7 +309,8 @@ def by_name(run: Run, node: ast.Call, base: Value, name: str, args: list[Value],
         run.event("host_read", node, base, name=name)
         return NUMBER
     if base.kind is Kind.UNKNOWN and name in ("parameters", "named_parameters") and not args:
-        return registered_tensors(node, Value(Kind.MODULE, sure=Confidence.LIKELY, ident=base.ident), name)
+        module = Value(Kind.MODULE, sure=Confidence.LIKELY, ident=base.ident)
+        return promised(registered_tensors(node, module, name))
     if base.kind is Kind.UNKNOWN and name in ("to", "cuda", "cpu", "float", "half", "double") and base.known is False:
         return base if base.facts & {"batch", "output"} else None
     if base.kind in CONTAINERS or base.kind in (Kind.STRING, Kind.NUMBER):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchlint import knowledge
 from torchlint.findings import Confidence
-from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join
+from torchlint.model.values import NONE, NUMBER, STRING, UNKNOWN, Grad, Kind, Value, join, number_from
 
 if TYPE_CHECKING:
     from torchlint.model.classes import ClassInfo
@@ -280,7 +280,7 @@ def binary(run: Run, node: ast.BinOp | ast.AugAssign, left: Value, right: Value)
             return constant(run, node, name=f"torch.{word}", likely=(left, right))
         return result(run, node, (left, right), name=f"torch.{word}")
     if left.kind is Kind.NUMBER and right.kind is Kind.NUMBER:
-        return NUMBER
+        return number_from(left, right)
     if left.kind is right.kind and left.kind in (Kind.LIST, Kind.TUPLE):
         item = join(left.item, right.item) if left.item and right.item else left.item or right.item
         elements = left.elements + right.elements if left.elements is not None and right.elements is not None else None
@@ -442,14 +442,26 @@ def changed_in_place(run: Run, node: ast.AST, target: ast.expr, base: Value, val
 
     what = "data_write" if "through_data" in base.facts else "inplace"
     run.event(what, node, base, value=value, name=name, path=path_of(target))
+    changes = written(run, node, base, value, whatever=what == "inplace" and name == "torch.Tensor.__setitem__")
+    if not changes or run.env is None:
+        return
     path = path_of(target)
-    if path and run.grad is not False and not value.known and value.grad is Grad.UNKNOWN and base.grad is Grad.NO:
-        if what == "inplace" and name == "torch.Tensor.__setitem__" and "batch" not in value.facts:
-            run.set(path, base.but(grad=Grad.UNKNOWN))  # what is written may carry a graph
-    if path and run.grad is not False and value.is_tensor and value.grad is Grad.YES and base.grad is not Grad.YES:
-        run.set(
-            path,
-            base.but(
-                grad=Grad.YES, carried=base.carried | value.carried, role="", graph=grown(run, node, (base, value))
-            ),
-        )
+    if path:
+        run.set(path, base.but(**changes))
+    for other, held in run.env.items():  # views of the same storage
+        if held.is_tensor and held.storage == base.storage is not None and held.grad is not Grad.YES and other != path:
+            run.env[other] = held.but(**changes)
+
+
+def written(run: Run, node: ast.AST, base: Value, value: Value, *, whatever: bool) -> dict[str, Any]:
+    """What changes in a tensor by what is written into it, which may attach it.
+
+    `whatever`: also something that may not be a tensor can be written there.
+    """
+    if run.grad is False:
+        return {}
+    if value.is_tensor and value.grad is Grad.YES and base.grad is not Grad.YES:
+        graph = grown(run, node, (base, value))
+        return {"grad": Grad.YES, "carried": base.carried | value.carried, "role": "", "graph": graph}
+    unclear = value.grad is Grad.UNKNOWN and (value.is_tensor or (whatever and not value.known))
+    return {"grad": Grad.UNKNOWN} if unclear and base.grad is Grad.NO and "batch" not in value.facts else {}

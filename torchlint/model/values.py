@@ -213,6 +213,7 @@ _bare = object.__new__
 UNKNOWN = Value()
 NONE = Value(Kind.NONE)
 NUMBER = Value(Kind.NUMBER)
+LIKELY_NUMBER = Value(Kind.NUMBER, sure=Confidence.LIKELY)
 STRING = Value(Kind.STRING)
 
 
@@ -246,6 +247,11 @@ def _literal(const: Hashable) -> Value:
 def unsure(value: Value) -> Value:
     """A value as no more than likely."""
     return value.but(sure=min(value.sure, Confidence.LIKELY)) if value.known else value
+
+
+def number_from(*values: Value) -> Value:
+    """What arithmetic with numbers gives; no surer than they are."""
+    return NUMBER if all(value.sure is Confidence.SURE for value in values) else LIKELY_NUMBER
 
 
 def join(left: Value, right: Value) -> Value:
