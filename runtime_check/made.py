@@ -7,13 +7,14 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from runtime_check import clock, world
+from runtime_check.asked import NOTHING_ASKED, Asked, asked_by
 from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example, calls, examples
 from runtime_check.modules import CannotBuild, Running, constructions, running
@@ -121,7 +122,7 @@ class Maker:
         """Construct, run forward, and for other methods call them on the instance."""
         known: list[Running] = []
         rest: list[Action] = []
-        for item in itertools.islice(running(cls, self.left * 0.6, stops=self.failed_here), 6):
+        for item in itertools.islice(running(cls, self.left * 0.6, stops=self.failed_here, asked=self.asked(cls)), 6):
             known.append(item)
             label = f"{cls.__name__}({item.made.arguments.label})"
             if item.inputs is None:
@@ -171,7 +172,8 @@ class Maker:
             return TrainingGuesser(function, owner, recipes)
 
         world.enter(recipes)
-        made = constructions(cls, self.left * 0.6, guesser=candidates, before=lambda: world.enter(recipes))
+        made = constructions(cls, self.left * 0.6, guesser=candidates, before=lambda: world.enter(recipes),
+                             asked=self.asked(cls))
         why: Exception | None = None
         working = 0
         for item in itertools.islice(made, CONSTRUCTED):
@@ -201,6 +203,8 @@ class Maker:
             models = [world.WITH_LOSS]
         world.enter(models)
         starts, candidates = TrainingGuesser(function, owner, models).starts()
+        if getattr(function, "__name__", "") == self.target.qualname.rpartition(".")[2]:
+            starts = self.wanted.called.starts(starts, candidates)
 
         def run(chosen: Assignment) -> Any:
             world.enter(models)
@@ -246,7 +250,18 @@ class Maker:
         for item in examples(cls, self.left):
             yield Action(f"{cls.__name__}.apply({item.label}), then backward", lambda item=item: there_and_back(item))  # type: ignore[misc]
 
-    # What was reached
+    # What the line wants, and what was reached
+
+    @cached_property
+    def wanted(self) -> Asked:
+        """What the conditions around the line of interest ask for."""
+        if self.target.kind not in ("method", "function"):
+            return NOTHING_ASKED
+        return asked_by(self.space.tree, self.target.qualname, self.target.line)
+
+    def asked(self, cls: type) -> Asked:
+        """What is asked for if the class is that of the line of interest."""
+        return self.wanted if cls.__name__ == self.target.qualname.rpartition(".")[0] else NOTHING_ASKED
 
     def failed_here(self, failure: Failure) -> bool:
         """Whether the innermost line of user code in a failure is the line of interest."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from runtime_check import clock, names
+from runtime_check.asked import NO_WISHES, NOTHING_ASKED, Asked, Wishes
 from runtime_check.blame import Context
 from runtime_check.guess import NOTHING, Guesser, init_of
 from runtime_check.inputs import InputGuesser, variations
@@ -44,10 +45,11 @@ class CannotBuild(RuntimeError):
 
 
 def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], Guesser] = Guesser,
-                  before: Callable[[], None] = lambda: None) -> Iterator[Made]:
+                  before: Callable[[], None] = lambda: None, asked: Asked = NOTHING_ASKED) -> Iterator[Made]:
     """Ways to construct a class, best first. Raises CannotBuild with the reason if there is none.
 
-    `guesser` makes what proposes arguments; `before` is called before each construction.
+    `guesser` makes what proposes arguments; `before` is called before each construction; arguments that are
+    `asked` for are tried first.
     """
     candidates, base = construction_candidates(cls, guesser)
     init = init_of(cls)
@@ -66,7 +68,7 @@ def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], 
             if len(options) > 1 and options[0] is OMIT:
                 options[:2] = options[1], OMIT
                 base = base.put(name, options[0])
-    starts = list(variations(base, candidates))
+    starts = asked.made.starts(list(variations(base, candidates)), candidates)
     found = False
     for item in search.results(starts):
         if isinstance(item.value, cls):
@@ -125,7 +127,8 @@ def explain(name: str, failure: Failure | None) -> str:
     return f"`{name}`: {type(failure.error).__name__}: {failure.error}{where}"
 
 
-def inputs_for(module: nn.Module, budget_s: float, stops: Stops = never) -> tuple[Iterator[Found], Search]:
+def inputs_for(module: nn.Module, budget_s: float, stops: Stops = never,
+               wishes: Wishes = NO_WISHES) -> tuple[Iterator[Found], Search]:
     """Inputs with which the module's `forward` runs at least one operation, as they are found."""
     guesser = InputGuesser(type(module).forward, module)
     starts, candidates = guesser.starts()
@@ -139,7 +142,8 @@ def inputs_for(module: nn.Module, budget_s: float, stops: Stops = never) -> tupl
         return repairs(Context(chosen, failure, forward, candidates))
 
     search = Search(run, repair, budget_s, stops)
-    return (item for item in search.results(starts) if item.operations or not item.ran), search
+    tried = wishes.starts(starts, candidates)
+    return (item for item in search.results(tried) if item.operations or not item.ran), search
 
 
 def forward_exists(cls: type) -> bool:
@@ -158,14 +162,15 @@ class Running:
     ran: bool = True  # False: forward failed, on the line of interest
 
 
-def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3, stops: Stops = never) -> Iterator[Running]:
+def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3, stops: Stops = never,
+            asked: Asked = NOTHING_ASKED) -> Iterator[Running]:
     """Constructions of a class, each with inputs if some were found: those with inputs come as soon as found.
 
     Raises CannotBuild if the class cannot be constructed at all.
     """
     end = 0.0
     bare: list[Running] = []
-    for count, made in enumerate(constructions(cls, budget_s)):
+    for count, made in enumerate(constructions(cls, budget_s, asked=asked)):
         end = end or clock.now() + budget_s  # loading configurations and the like is not counted
         if clock.now() > end or count > 8:
             break
@@ -174,7 +179,7 @@ def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3, stops: Stops 
             yield Running(made, None, None, "it has no forward")
             continue
         left = max(end - clock.now(), 0.05)
-        found, search = inputs_for(module, min(left, each_s * (3 if count == 0 else 1)), stops)
+        found, search = inputs_for(module, min(left, each_s * (3 if count == 0 else 1)), stops, asked.called)
         none = True
         for item in found:
             none = False

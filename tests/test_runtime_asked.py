@@ -1,0 +1,109 @@
+"""Arguments that the conditions around a line ask for, which no default and no input gives."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+pytest.importorskip("torch")
+
+from runtime_check.asked import PRESENT, asked_by
+from runtime_check.drive import drives
+from runtime_check.extract import Namespace, target_at
+from runtime_check.made import reaches
+
+MODULE = """
+import torch
+from torch import Tensor, nn
+
+
+class Net(nn.Module):
+    def __init__(self, width, gated=False, mode="sum", learn=False, strict=False, depth=1, norm=True):
+        super().__init__()
+        if learn and strict:
+            raise ValueError("either")
+        self.gated = gated
+        self.mode, self.norm = mode, norm
+        self.depth = depth
+        self.scale = nn.Parameter(torch.ones(1)) if learn else 1.0
+        self.extra = None
+        if depth > 1:
+            self.extra = nn.Linear(width, width)
+        self.layer = nn.Linear(width, width)
+        self.reset_parameters()
+        if not self.norm:
+            self.shift = torch.zeros(1)  #norm
+
+    def reset_parameters(self):
+        if isinstance(self.scale, Tensor):
+            self.scale.data.fill_(1.0)  #learn
+
+    def forward(self, x, mask=None, *, twice=False):
+        x = self.layer(x)
+        if self.gated and not self.mode == "mean":
+            x = x * x.sigmoid()  #gated
+        if self.extra is not None:
+            x = self.extra(x)  #extra
+        if twice:
+            x = x + x  #twice
+        if self.mode != "max":
+            return x
+        return x + 1  #max
+"""
+FUNCTION = """
+import torch
+
+
+def loss(x: torch.Tensor, reduction: str = "mean", weight=None, log: bool = False):
+    scale = weight
+    if log:
+        x = x.exp()  #log
+    if scale is not None:
+        x = x * 2  #weight
+    if reduction in ("sum", "none"):
+        return x.sum()  #reduction
+    if not log:
+        return x.mean()
+    return x.mean().log()  #not
+"""
+
+
+def line_of(text: str, mark: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if line.endswith(f"#{mark}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        *((MODULE, mark) for mark in ("norm", "learn", "gated", "extra", "twice", "max")),
+        *((FUNCTION, mark) for mark in ("log", "weight", "reduction", "not")),
+    ],
+)
+def test_lines_under_conditions_on_arguments_are_reached(text: str, mark: str) -> None:
+    space, line = Namespace(text, "asked_case.py"), line_of(text, mark)
+    found = drives(space, target_at(text, line), budget_s=2.0)
+    assert any(reaches(drive.run, space.path, line) for drive, _ in zip(found, range(6), strict=False))
+
+
+def test_conditions_say_which_values_they_want() -> None:
+    text = textwrap.dedent("""
+        class Loader:
+            def __init__(self, size, kind="a", cache=None, limit=0):
+                self.kind, self.size = kind, size
+                self.cache = cache
+                self.limit = limit
+
+            def load(self, name, retry=True):
+                if self.kind == "b" or name:
+                    if self.cache is not None and self.limit > 3 and not retry:
+                        return 1  #deep
+                return 2  #outside
+    """)
+    tree = ast.parse(text)
+    asked = asked_by(tree, "Loader.load", line_of(text, "deep"))
+    assert dict(asked.made.values) == {"kind": "b", "cache": PRESENT, "limit": 4}
+    assert dict(asked.called.values) == {"retry": False}
+    outside = asked_by(tree, "Loader.load", line_of(text, "outside"))
+    assert not outside.made.values and not outside.called.values
