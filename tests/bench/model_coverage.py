@@ -97,7 +97,7 @@ def measure(folder: Path, everything: bool = False) -> Coverage:
     project = Project([folder])
     for path in python_files(folder):
         try:
-            model = FileModel(read_source(path), project)
+            model = FileModel.begin(read_source(path), project)
         except (OSError, SyntaxError, ValueError):
             continue
         found.files += 1
@@ -209,7 +209,7 @@ def main() -> None:
     print("\n" + "\n".join(details))
     if options.sure:
         chosen = random.Random(options.seed).sample(everything, min(options.sure, len(everything)))
-        print("\n" + "\n".join(sorted(chosen)))
+        print(f"\n{len(everything):,} sure answers, of which:\n" + "\n".join(sorted(chosen)))
 
 
 if __name__ == "__main__":
