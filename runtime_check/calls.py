@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from runtime_check.statements import Step, is_main_guard, steps
 
@@ -146,7 +146,7 @@ class CallGraph:
 
     def _constructions(self, names: set[str]) -> Iterator[Site]:
         for call, owner in self.calls:
-            text = ast.unparse(call.func) if isinstance(call.func, (ast.Name, ast.Attribute)) else ""
+            text = _text(call.func)
             holder, _, made = text.rpartition(".")
             by_method = holder in names and made in ("from_config", "create", "build")
             by_itself = text == "cls" and owner is not None and owner.cls in names
@@ -164,7 +164,7 @@ class CallGraph:
                         continue
                     kind = self.type_of(value, owner) if attr == name else ""
                     weak = unique and not kind and not _is_library(value) and self._fits(call, f"{holder}.{name}")
-                    if attr == name and ast.unparse(value) in family:
+                    if attr == name and _text(value) in family:
                         yield Site(call, owner, None, True)  # Net.helper(x): a static or class method
                     elif attr == name and (kind in family or weak):
                         yield Site(call, owner, value, kind in family)
@@ -278,31 +278,37 @@ class CallGraph:
         return ""
 
 
+@lru_cache(maxsize=1 << 16)
 def _text(node: ast.expr) -> str:
-    return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+    if isinstance(node, ast.Name):
+        return node.id
+    return ast.unparse(node) if isinstance(node, ast.Attribute) else ""
 
 
 def _is_library(node: ast.expr) -> bool:
     return _text(node).partition(".")[0] in LIBRARIES
 
 
-def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Pairs of target and value; unpacking of a tuple of the same length is taken apart."""
+@lru_cache(maxsize=1 << 12)
+def _assignments(node: ast.AST) -> tuple[tuple[ast.expr, ast.expr], ...]:
+    """Pairs of target and value; unpacking of a tuple of the same length is taken apart. Asked for again and again."""
+    found: list[tuple[ast.expr, ast.expr]] = []
     for item in ast.walk(node):
         match item:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     match target, value:
                         case (ast.Tuple(elts=left), ast.Tuple(elts=right)) if len(left) == len(right):
-                            yield from zip(left, right, strict=True)
+                            found += zip(left, right, strict=True)
                         case _:
-                            yield target, value
+                            found.append((target, value))
             case ast.AnnAssign(target=target, value=ast.expr() as value):
-                yield target, value
+                found.append((target, value))
             case ast.NamedExpr(target=target, value=value):
-                yield target, value
+                found.append((target, value))
             case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
-                yield target, value
+                found.append((target, value))
+    return tuple(found)
 
 
 def _definition_blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -130,9 +131,9 @@ def explain(name: str, failure: Failure | None) -> str:
 def inputs_for(module: nn.Module, budget_s: float, stops: Stops = never,
                wishes: Wishes = NO_WISHES) -> tuple[Iterator[Found], Search]:
     """Inputs with which the module's `forward` runs at least one operation, as they are found."""
-    guesser = InputGuesser(type(module).forward, module)
+    forward = entry_of(type(module)) or type(module).forward
+    guesser = InputGuesser(forward, module)
     starts, candidates = guesser.starts()
-    forward = type(module).forward
 
     def run(chosen: Assignment) -> Any:
         args, kwargs = chosen.make()
@@ -146,9 +147,14 @@ def inputs_for(module: nn.Module, budget_s: float, stops: Stops = never,
     return (item for item in search.results(tried) if item.operations or not item.ran), search
 
 
-def forward_exists(cls: type) -> bool:
-    """Whether the class has a `forward` of its own or inherited, not the one that only raises."""
-    return getattr(getattr(cls, "forward", None), "__name__", "_forward_unimplemented") != "_forward_unimplemented"
+def entry_of(cls: type) -> Callable[..., Any] | None:
+    """What runs when an instance is called: a `forward` of its own or inherited, not the one that only raises, or a
+    `__call__` that stands in its place."""
+    forward: Callable[..., Any] | None = getattr(cls, "forward", None)
+    if getattr(forward, "__name__", "_forward_unimplemented") != "_forward_unimplemented":
+        return forward
+    call: Callable[..., Any] = cls.__call__
+    return call if isinstance(call, types.FunctionType) and call is not nn.Module.__call__ else None
 
 
 @dataclass(frozen=True)
@@ -175,7 +181,7 @@ def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3, stops: Stops 
         if clock.now() > end or count > 8:
             break
         module = made.make()
-        if not isinstance(module, nn.Module) or not forward_exists(type(module)):
+        if not isinstance(module, nn.Module) or entry_of(type(module)) is None:
             yield Running(made, None, None, "it has no forward")
             continue
         left = max(end - clock.now(), 0.05)

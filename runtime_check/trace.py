@@ -80,6 +80,24 @@ def script_line(text: str) -> list[int]:
     return lines[-1:]
 
 
+def acts(text: str) -> bool:
+    """Whether running a file does more than define things: it loops, calls what it defines, has a `__main__` block."""
+    body = ast.parse(text).body
+    own = {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
+    for node in body:
+        if isinstance(node, (ast.For, ast.While, ast.With)) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        ):
+            return True
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            return True
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            calls = (item.func for item in ast.walk(node) if isinstance(item, ast.Call))
+            if any(isinstance(func, ast.Name) and func.id in own for func in calls):
+                return True
+    return False
+
+
 def class_line(text: str, line: int) -> int | None:
     """The line of the `class` statement of the outermost class around a line, if it is in one."""
     for node in ast.parse(text).body:

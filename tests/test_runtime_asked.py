@@ -13,6 +13,10 @@ from runtime_check.asked import PRESENT, asked_by
 from runtime_check.drive import drives
 from runtime_check.extract import Namespace, target_at
 from runtime_check.made import reaches
+from runtime_check.plan import Case, Lines
+from runtime_check.probes.bench import Bench
+from runtime_check.sandbox import Guard
+from torchlint.claims import HooksSkipped
 
 MODULE = """
 import torch
@@ -107,3 +111,30 @@ def test_conditions_say_which_values_they_want() -> None:
     assert dict(asked.called.values) == {"retry": False}
     outside = asked_by(tree, "Loader.load", line_of(text, "outside"))
     assert not outside.made.values and not outside.called.values
+
+
+IDLE = """
+import torch
+from torch import nn
+
+log = print
+
+
+class Scale(nn.Module):
+    def __call__(self, x: torch.Tensor):
+        return x * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "first"),
+    [("", "made"), ("log('ready')\n", "script"), ("twice = Scale()\n", "script"), ("other = list()\n", "made")],
+)
+def test_a_file_that_only_defines_things_is_run_as_a_script_last(more: str, first: str) -> None:
+    text = IDLE + more
+    line = line_of(text.replace("x * 2", "x * 2  #here"), "here")
+    case = Case(1, "idle_case.py", "TL401", "", HooksSkipped(), text, (Lines(line, line),))
+    bench = Bench(case, Guard(()))
+    ways = bench.all_ways(bench.flagged, None, True)
+    kinds = [way.kind for way, _ in zip(ways, range(30), strict=False)]
+    assert kinds[0] == first and {"made", "script"} <= set(kinds)

@@ -183,9 +183,8 @@ class Bench:
     def ways(self, program: Program, line: int | None = None, *, made: bool = True) -> Iterator[Way]:
         """Ways of running a program that may execute `line` (each watched one), best first.
 
-        After those of the function itself come those of the class around it and the file as a script: much
-        is called by others than the file, `__getitem__` by a loader, a hook by its module. Without `made`, none
-        with made-up arguments, which are looked for by running the code.
+        After those of the function come those of the class around it and the file as a script: much is called by
+        others than the file, a hook by its module. Without `made`, none with made-up arguments.
         """
         for way in self.all_ways(program, line, made):
             if program is not self.flagged or self.wanted(way):
@@ -197,28 +196,30 @@ class Bench:
         return not only or way.label == only or only.startswith(f"{way.label}, ")
 
     def all_ways(self, program: Program, line: int | None, made: bool) -> Iterator[Way]:
-        """The ways, whichever the case asks for."""
+        """The ways, whatever is asked for."""
         if program.whole:
             yield Way(WHOLE, program.execute)
-        wanted = [line] if line is not None else [spot.first for spot in program.spots]
-        around = [trace.class_line(program.text, place) for place in wanted]
-        places = dict.fromkeys([*wanted, *filter(None, around), *trace.script_line(program.text)])
-        found = [self.drives(program, place, made) for place in places]
         seen: set[str] = set()
-        # What the file does itself goes before arguments that are made up, whatever it leads to.
+        for way in self.ordered(program, [line] if line is not None else [spot.first for spot in program.spots], made):
+            if way.label not in seen:
+                seen.add(way.label)
+                yield replace(way, line=line)
+
+    def ordered(self, program: Program, lines: list[int], made: bool) -> Iterator[Way]:
+        """What the file does itself, whatever it leads to, then made-up arguments; some ways more than once."""
+        nearest = [*lines, *filter(None, (trace.class_line(program.text, place) for place in lines))]
         late: list[Iterator[Way]] = []
-        for ways in found:
+        for place in dict.fromkeys([*nearest, *trace.script_line(program.text)]):
+            ways = self.drives(program, place, made)
+            if place not in nearest and not trace.acts(program.text):
+                late.append(ways)  # it only defines things
+                continue
             for way in ways:
                 if way.made_up:
                     late.append(itertools.chain([way], ways))
                     break
-                if way.label not in seen:
-                    seen.add(way.label)
-                    yield replace(way, line=line)
-        for way in itertools.chain.from_iterable(late):
-            if way.label not in seen:
-                seen.add(way.label)
-                yield replace(way, line=line)
+                yield way
+        yield from itertools.chain.from_iterable(late)
 
     def drives(self, program: Program, line: int, made: bool) -> Iterator[Way]:
         """The target around a line, called with arguments that fit. Failures are remembered as reasons."""
