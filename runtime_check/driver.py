@@ -22,6 +22,7 @@ from runtime_check.made import Maker
 from runtime_check.remote import alone
 from runtime_check.slices import Arguments, Slice, cut, run_at_top, run_in_function
 from runtime_check.standins import asked_for, expects_gpu, is_heavy, smaller_constant, surroundings
+from runtime_check.trace import acts
 
 GIVEN = "__torchlint_given__"
 CHAIN = 3  # how many calls up an argument is followed
@@ -263,6 +264,8 @@ class Driver:
 
     def main_block(self, qualname: str) -> Iterator[Drive]:
         """The `__main__` block or the script's own statements, if they lead to the target."""
+        if not acts(self.space.text):
+            return
         holder = qualname.rpartition(".")[0]
         names = [qualname, *([holder] if holder in self.graph.classes else ()),
                  *(owner.name for owner in self.callers(qualname))]
