@@ -19,6 +19,7 @@ from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from runtime_check import made_files, names
@@ -76,6 +77,7 @@ def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = 
         parse = _parse_set(options) if options else _parse_small if small else _parse_known_args
         stack.enter_context(mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse))
         stack.enter_context(mock.patch.object(argparse.ArgumentParser, "error", _error))
+        stack.enter_context(mock.patch.object(pytree, "register_pytree_node", _registered(pytree.register_pytree_node)))
         if small:  # compiling takes longer than everything else together
             stack.enter_context(mock.patch.object(torch, "compile", _not_compiled))
         numpy = sys.modules.get("numpy")
@@ -131,6 +133,16 @@ def _make_folder(path: Any, mode: int = 0o777, **options: Any) -> None:
     except FileExistsError:
         if not os.path.isdir(path):
             raise
+
+
+def _registered(register: Callable[..., None]) -> Callable[..., None]:
+    """Registers a class of containers once: code that is read anew has forgotten that it has done so."""
+
+    def once(cls: type, *args: Any, **kwargs: Any) -> None:
+        if cls not in pytree.SUPPORTED_NODES:
+            register(cls, *args, **kwargs)
+
+    return once
 
 
 def _not_compiled(model: Any = None, **options: object) -> Any:

@@ -16,6 +16,7 @@ from runtime_check.made import reaches
 from runtime_check.plan import Case, Lines
 from runtime_check.probes.bench import Bench
 from runtime_check.sandbox import Guard
+from runtime_check.standins import surroundings
 from torchlint.claims import HooksSkipped
 
 MODULE = """
@@ -138,3 +139,16 @@ def test_a_file_that_only_defines_things_is_run_as_a_script_last(more: str, firs
     ways = bench.all_ways(bench.flagged, None, True)
     kinds = [way.kind for way, _ in zip(ways, range(30), strict=False)]
     assert kinds[0] == first and {"made", "script"} <= set(kinds)
+
+
+def test_a_class_of_containers_is_registered_again_by_code_that_is_read_anew() -> None:
+    from torch.utils import _pytree as pytree
+
+    class Pair:
+        def __init__(self, items: list[int]) -> None:
+            self.items = items
+
+    for _ in range(2):
+        with surroundings("pair_case.py"):
+            pytree.register_pytree_node(Pair, lambda pair: (pair.items, None), lambda items, _: Pair(list(items)))
+    assert pytree.tree_leaves(Pair([1, 2])) == [1, 2]
