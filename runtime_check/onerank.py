@@ -68,6 +68,18 @@ def _joining(module: Any) -> Callable[[], Any]:
     return group
 
 
+def _of_rank(real: Callable[..., int]) -> Callable[..., int]:
+    """What turns the number of a rank into that of its group. One below zero is refused: gloo ends the process."""
+
+    def rank(*args: Any, **options: Any) -> int:
+        found = real(*args, **options)
+        if found < 0:
+            raise ValueError(f"there is no rank {found}")
+        return found
+
+    return rank
+
+
 def settled(real: Callable[..., None]) -> Callable[..., None]:
     """`destroy_process_group` that lets the threads of gloo drop their tensors first.
 
@@ -143,6 +155,10 @@ def one_rank() -> Iterator[None]:
         for module in (dist.distributed_c10d, torch.nn.parallel.distributed):
             if hasattr(module, "_get_default_group"):
                 stack.enter_context(mock.patch.object(module, "_get_default_group", _joining(module)))
+        numbered = getattr(dist.distributed_c10d, "_canonicalize_group_rank", None)
+        if numbered is not None:
+            changed = mock.patch.object(dist.distributed_c10d, "_canonicalize_group_rank", _of_rank(numbered))
+            stack.enter_context(changed)
         if not torch.cuda.is_available():
             stack.enter_context(mock.patch.object(DistributedDataParallel, "__init__", on_cpu))
         if mp.spawn is _spawn:

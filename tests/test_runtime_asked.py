@@ -13,6 +13,7 @@ from runtime_check.asked import PRESENT, asked_by
 from runtime_check.drive import drives
 from runtime_check.extract import Namespace, target_at
 from runtime_check.made import reaches
+from runtime_check.onerank import one_rank
 from runtime_check.plan import Case, Lines
 from runtime_check.probes.bench import Bench
 from runtime_check.sandbox import Guard
@@ -152,3 +153,11 @@ def test_a_class_of_containers_is_registered_again_by_code_that_is_read_anew() -
         with surroundings("pair_case.py"):
             pytree.register_pytree_node(Pair, lambda pair: (pair.items, None), lambda items, _: Pair(list(items)))
     assert pytree.tree_leaves(Pair([1, 2])) == [1, 2]
+
+
+def test_a_rank_below_zero_is_refused() -> None:
+    import torch
+    import torch.distributed as dist
+
+    with one_rank(), pytest.raises(ValueError, match="no rank -1"):
+        dist.isend(torch.ones(2), -1)
