@@ -29,12 +29,13 @@ def project_files(path: str, given: Iterable[str] = ()) -> Iterator[str]:
         return
     root = project_root(folder)
     if root is None:
-        beside = [str(item) for item in sorted(folder.glob("*.py"))]
+        beside = [str(item) for item in sorted(folder.glob("*.py")) if item.is_file()]
         yield from dict.fromkeys([*beside, *(file for top in given for file in below(top))])
         return
     for top, folders, names in os.walk(root):
         folders[:] = sorted(item for item in folders if not skipped(item))
-        yield from (os.path.join(top, item) for item in sorted(names) if item.endswith(".py"))
+        listed = (os.path.join(top, item) for item in sorted(names) if item.endswith(".py"))
+        yield from (file for file in listed if os.path.isfile(file))  # a pipe would be waited for
 
 
 def below(top: str) -> Iterator[str]:
@@ -49,7 +50,7 @@ def below(top: str) -> Iterator[str]:
                 listed = sorted(entries, key=lambda entry: entry.name)
         except OSError:
             continue
-        yield from (entry.path for entry in listed if entry.name.endswith(".py"))
+        yield from (entry.path for entry in listed if entry.name.endswith(".py") and entry.is_file())
         waiting += [entry.path for entry in listed if entry.is_dir(follow_symlinks=False) and not skipped(entry.name)]
 
 

@@ -133,9 +133,15 @@ class Guard:
             return f"start more than {FORKS} processes" if self.forks > FORKS else ""
         if event == "time.sleep" and float(args[0]) > LONGEST_SLEEP:
             return f"sleep for {float(args[0]):g} s"
-        if event == "os.kill" and args[0] != 0 and not same_group(args[0]):
+        if event == "os.kill" and not same_group(args[0]):
             return f"send a signal to process {args[0]}"
+        if event == "os.killpg" and args[0] not in (0, os.getpgid(0)):
+            return f"send a signal to the processes of group {args[0]}"
         return ""
+
+    def halve(self) -> None:
+        """In a process that the code has started: it may start some of its own, but in all there is an end."""
+        self.forks = FORKS - (FORKS - self.forks) // 4
 
     def about_open(self, args: tuple[Any, ...]) -> str:
         """Objection to opening a file for writing outside the allowed folders."""
@@ -163,7 +169,9 @@ class Guard:
 
     def about_path(self, verb: str, path: Any) -> str:
         """Objection to changing a path, unless it lies in an allowed folder."""
-        if isinstance(path, int) or path is None:
+        if isinstance(path, int):
+            path = place_of(path)  # an open file
+        if path is None:
             return ""
         text = os.fsdecode(path)
         real = os.path.realpath(text)
@@ -207,7 +215,9 @@ def place_of(folder: int) -> str:
 
 
 def same_group(process: int) -> bool:
-    """Whether a process was started by this experiment."""
+    """Whether a process, or the group that a negative number names, was started by this experiment."""
+    if process <= 0:
+        return process in (0, -os.getpgid(0))
     try:
         return os.getpgid(process) == os.getpgid(0)
     except OSError:
@@ -348,4 +358,5 @@ def enter(scratch: str, memory: int = MEMORY, *, address_space: bool = True) -> 
     if not raise_barrier(guard.paths):
         guard_native_writers(guard)
     sys.addaudithook(guard.hook)
+    os.register_at_fork(after_in_child=guard.halve)
     return guard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -255,3 +256,15 @@ def test_what_could_not_be_told_ends_in_a_step_to_take() -> None:
 ])
 def test_each_reason_has_its_step(why: str, step: str) -> None:
     assert next_step(cannot_tell(why), "/a/src/net.py", "Net.forward", 10, "TL101").startswith(step)
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--max-seconds"])
+@pytest.mark.parametrize("value", ["nan", "inf", "0"])
+def test_a_time_that_is_none_is_2(option: str, value: str) -> None:
+    done = confirm(write("net.py", REAL), option, value)
+    assert done.exit_code == 2 and option in done.stderr
+
+
+def test_a_pipe_beside_the_code_is_passed_over() -> None:
+    os.mkfifo("pipe.py")
+    assert [row["verdict"] for row in results(write("net.py", REAL))] == ["confirmed"]

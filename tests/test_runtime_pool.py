@@ -20,6 +20,7 @@ from runtime_check import clock, trace
 from runtime_check.evidence import Environment, Evidence, Outcome, Verdict
 from runtime_check.plan import Case, statement_lines
 from runtime_check.pool import Pool, PoolError
+from runtime_check.sandbox import Guard
 from torchlint.claims import Claim, GraphGrows, Raises
 
 HARMLESS = "import torch\nx = torch.ones(2)\nx.view(3)\n"
@@ -127,6 +128,9 @@ def forked(pool: Pool) -> int:
         ("import urllib.request\nurllib.request.urlopen('http://localhost:9')\n", "use the network"),
         ("import time\ntime.sleep(100)\n", "sleep for 100 s"),
         ("import os\nos.kill(1, 0)\n", "signal to process 1"),
+        ("import os\nos.kill(-os.getppid(), 0)\n", "signal to process -"),
+        ("import os\nos.killpg(os.getppid(), 0)\n", "signal to the processes of group"),
+        ("import os\nos.chmod(os.open('/usr', os.O_RDONLY), 0o755)\n", "change /usr"),
         ("try:\n    open('/tmp/torchlint-must-not-exist', 'w')\nexcept OSError:\n    pass\n", "write /tmp"),
     ],
 )  # fmt: skip
@@ -135,6 +139,14 @@ def test_what_is_not_allowed_is_stopped_with_a_reason(pool: Pool, program: str, 
     assert result.verdict in (Verdict.CANNOT_TELL, Verdict.NOT_REACHED), result
     assert reason in result.why
     assert not os.path.exists("/tmp/torchlint-must-not-exist")
+
+
+def test_processes_that_start_processes_come_to_an_end() -> None:
+    guard = Guard(())
+    for _ in range(3):
+        assert not guard.objection("os.fork", ())
+        guard.halve()
+    assert "processes" in guard.objection("os.fork", ())
 
 
 def test_no_connection_is_made(pool: Pool) -> None:

@@ -400,3 +400,32 @@ def test_code_that_ran_when_the_time_was_over_is_not_said_to_be_unreached() -> N
     assert bench.unreached().verdict is Verdict.NOT_REACHED
     bench.run(bench.flagged, Way("the whole", bench.flagged.execute))
     assert bench.reached and bench.unreached().verdict is Verdict.CANNOT_TELL
+
+
+OTHERS = """
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+
+
+    def right():
+        net = nn.Linear(4, 1)
+        loss = F.mse_loss(net(torch.ones(1, 4)), torch.zeros(1, 1), reduction="none")
+        loss.backward()
+
+
+    def wrong():
+        net = nn.Linear(4, 1)
+        loss = F.mse_loss(net(torch.ones(2, 4)), torch.zeros(2, 1), reduction="none")
+        loss.backward()
+
+
+    right()
+    wrong()
+    """
+
+
+def test_an_error_of_another_function_is_not_that_of_the_flagged_one(pool: Pool) -> None:
+    right, wrong = outcomes(pool, OTHERS, "TL222")
+    assert right.verdict in (Verdict.REFUTED, Verdict.CANNOT_TELL), right
+    assert wrong.verdict is Verdict.CONFIRMED, wrong

@@ -5,6 +5,7 @@ Exit status: 0 nothing found (or all fixed), 1 findings, 2 the job could not be 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import sys
 import traceback
@@ -85,6 +86,20 @@ class Front(click.Command):
             said = " ".join(str(error).split())
             status = fail(f"this is a fault of torchlint, please report it: {type(error).__name__}: {said}")
         sys.exit(status or 0)
+
+
+class Seconds(click.FloatRange):
+    """A time that ends."""
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails for what is no time: `nan`, `inf`."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number of seconds.", param, ctx)
+        return number
 
 
 def _words(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> tuple[str, ...]:
@@ -287,9 +302,9 @@ def cache_command(clear: bool) -> int:
               help="Print a Python script that repeats the experiment of one finding with torch alone.")
 @click.option("--reach", is_flag=True, help="Say instead how much of the code can be run at all, and why not more.")
 @click.option("--device", type=click.Choice(["cpu", "cuda", "auto"]), default="cpu", show_default=True)
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
+@click.option("--timeout", type=Seconds(), default=10.0, show_default=True,
               metavar="SECONDS", help="The most that one finding may take.")
-@click.option("--max-seconds", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+@click.option("--max-seconds", type=Seconds(), metavar="SECONDS",
               help="The most that all findings together may take.")
 @click.option("-k", "keyword", default="", metavar="TEXT", help="Only findings with TEXT in place or name.")
 @click.option("--check-modules", is_flag=True, help="Also hold every Module that can be built against TL428.")

@@ -133,6 +133,38 @@ def through(program: Program, error: BaseException) -> bool:
     )
 
 
+def concerns(program: Program, error: BaseException) -> bool:
+    """Whether an exception can come from the flagged code: a function of its own may fail for reasons of its own.
+
+    It can if it was raised in the flagged function or in one that names it. What a method leaves in its object may
+    raise anywhere, and so may code outside of functions.
+    """
+    if through(program, error):
+        return True
+    lines = program.text.splitlines()
+    if any(".backward(" in line for spot in program.spots for line in lines[spot.first - 1 : spot.last]):
+        return False  # that statement would have raised it itself
+    tree = ast.parse(program.text)
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    methods = {item for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for item in node.body}
+    places = {line for path, line, _ in frames_of(error) if path == program.path}
+    passed = [node for node in functions if any(node.lineno <= line <= (node.end_lineno or 0) for line in places)]
+    if not passed:
+        return True
+    for spot in program.spots:
+        around = [node for node in functions if node.lineno <= spot.first <= (node.end_lineno or 0)]
+        if not around or any(node in methods for node in around):
+            return True
+        if any(node in around or names_any(node, {one.name for one in around}) for node in passed):
+            return True
+    return False
+
+
+def names_any(node: ast.AST, names: set[str]) -> bool:
+    """Whether code reads one of some names."""
+    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
+
+
 def body_of(text: str, spot: Lines) -> Lines:
     """A spot, or the whole definition that it heads."""
     for node in ast.walk(ast.parse(text)):
@@ -195,6 +227,8 @@ def judge(bench: Bench, claim: Raises, way: Way) -> Outcome | None:
     text = f"{type(error).__name__}: {shorten(str(error).splitlines()[0] if str(error) else '', 110)}"
     places = [f"line {line}" for path, line, _ in frames_of(error) if path == bench.flagged.path]
     what = f"{places[-1] if places else 'the call'} raises {text}"
+    if not concerns(bench.flagged, error):
+        return cannot_tell(f"{what}, which is not where the flagged code runs", how=way.label)
     other = bench.same(way)
     if way.kind == ALONE:
         name = way.label.split("(")[0]
