@@ -17,7 +17,7 @@ from runtime_check.driver import PER_LEVEL, Drive, Driver
 from runtime_check.elsewhere import called_elsewhere, drivers_elsewhere
 from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example, differentiable, examples
-from runtime_check.hints import given, hints_for, instance, run
+from runtime_check.hints import Hint, HintError, given, hints_for, instance, run
 from runtime_check.modules import CannotBuild, inputs_for, running
 from runtime_check.search import Failure, attempt
 from runtime_check.slices import Arguments
@@ -35,10 +35,14 @@ def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float =
     driver = Driver(space, seed)
     if hints and target.qualname in hints:
         yield Drive("with the factory given for it", driver.fresh(hints[target.qualname]), "hint")
-    for hint in hints_for(space, target.qualname) if target.kind != "script" else ():
-        prepare = driver.prepared(partial(given, hint, space, target))
-        yield Drive(f"with {hint.label}", driver.fresh(partial(run, hint, space, target)), "hint", prepare)
+    hinted = list(hints_for(space, target.qualname)) if target.kind != "script" else []
+    for hint in hinted:
+        prepare = driver.prepared(partial(_noting, hint, space, partial(given, hint, space, target)))
+        call = partial(_noting, hint, space, partial(run, hint, space, target))
+        yield Drive(f"with {hint.label}", driver.fresh(call), "hint", prepare)
         driver.given.append((hint.label, partial(instance, hint, space, target)))
+    if any(hint.label in space.loader.broken for hint in hinted):
+        return
     if target.kind == "script":
         yield from driver.script(target)
         return
@@ -99,6 +103,15 @@ def build_module(space: Namespace, qualname: str, *, seed: int = 0, budget_s: fl
 def _call_module(module: nn.Module, inputs: Callable[[], tuple[list[Any], dict[str, Any]]]) -> object:
     args, kwargs = inputs()
     return module(*args, **kwargs)
+
+
+def _noting(hint: Hint, space: Namespace, call: Callable[[], object]) -> object:
+    """A call of the user's factory; if that fails it is noted."""
+    try:
+        return call()
+    except HintError:
+        space.loader.broken.add(hint.label)
+        raise
 
 
 def _built_from_hints(driver: Driver, qualname: str) -> Iterator[Built]:

@@ -108,14 +108,21 @@ def read(path: str) -> str:
         return ""
 
 
+class HintError(TypeError):
+    """A factory that fails, or gives something else: the user is to mend it, and nothing is guessed in its place."""
+
+
 def given(hint: Hint, space: Namespace, target: Target) -> Arguments:
-    """The receiver and the arguments of a call of the target, as a factory says. TypeError if it says nothing."""
-    value = hint.make()
+    """The receiver and the arguments of a call of the target, as a factory says. HintError if it does not."""
+    try:
+        value = hint.make()
+    except Exception as error:
+        raise HintError(f"{hint.label} raises {type(error).__name__}: {error}") from error
     holder = space.resolve(hint.qualname)
     if isinstance(holder, type) and not issubclass(holder, torch.autograd.Function):
         made, *rest = value if isinstance(value, tuple) else (value,)
         if not isinstance(made, holder):
-            raise TypeError(f"{hint.label} gives no {holder.__name__}")
+            raise HintError(f"{hint.label} gives no {holder.__name__}")
         return Arguments(made, *(spread(rest[0]) if len(rest) == 1 else (tuple(rest), {})))
     return Arguments(None, *spread(value))
 

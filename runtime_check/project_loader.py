@@ -144,6 +144,7 @@ class Loader:
         self.modules: dict[str, ModuleProxy] = {}
         self.texts: dict[str, str] = {}
         self.factories: tuple[tuple[str, str], ...] = ()  # of the user: what is made, path:function
+        self.broken: set[str] = set()  # factories that failed
         self.given = tuple(map(os.path.abspath, roots))
         self.roots: list[str] = []
         self.only: dict[str, str] = {}  # roots that serve one top-level package alone: root -> package

@@ -185,3 +185,35 @@ def test_a_mark_that_appears_where_no_project_file_is_runs_it_again() -> None:
     marked = FACTORIES.replace("def make_net", "@runtime_check.example_for(Net)\ndef make_net")
     write("checks/examples.py", marked.replace("import torch\n", "import torch, runtime_check\n", 1))
     assert results()["TL405"]["verdict"] == "confirmed"
+
+
+GATE = """
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        h = torch.sigmoid(self.inner(x))
+        y = h * h
+        h.data.mul_(2)
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"), [("raise ValueError('boom')", "raises ValueError: boom"), ("return 5", "gives no Gate")]
+)
+def test_nothing_is_guessed_in_place_of_a_factory_that_fails(body: str, said: str) -> None:
+    write("pkg/net.py", GATE)
+    write("tests/factories.py", f"def make():\n    {body}\n")
+    (row,) = json.loads(confirm("--select", "TL101").stdout)["results"]
+    assert row["verdict"] == "confirmed"
+    write("pyproject.toml", '[tool.torchlint.confirm.factories]\n"pkg.net:Gate" = "tests/factories.py:make"\n')
+    (row,) = json.loads(confirm("--select", "TL101").stdout)["results"]
+    assert row["verdict"] in ("cannot-tell", "not-reached"), row
+    assert f"factories.py:make() {said}" in row["why"], row
