@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runtime_check.specs import OMIT, Assignment, Const, Spec, Tensor
+from runtime_check.world import RANKS
 
 FIRST = 6  # assignments that are tried with what is asked for
 DEPTH = 4  # names and attributes that are followed to a parameter
@@ -29,6 +30,8 @@ class Wishes:
     def put(self, base: Assignment, candidates: dict[str, list[Spec]]) -> Assignment:
         """The arguments with those values, as far as there is a way to give them."""
         for name, value in self.values:
+            if RANKS.search(name):
+                continue  # each process has its own
             spare = [item for item in candidates.get(name, ()) if item is not OMIT and item != Const(None)]
             if spare and (value is PRESENT or (value is True and not isinstance(spare[0], Const))):
                 base = base.put(name, spare[0])

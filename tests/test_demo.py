@@ -24,7 +24,6 @@ PLANTED = (
     ("layers.py", "ctx-attr-tensor", "ctx.y = y"),
     ("layers.py", "function-instance-call", "return x if self.levels is None else Round()(x, self.levels)"),
     ("layers.py", "data-mutation", "self.weight.data.div_(self.weight.data.norm())"),
-    ("layers.py", "data-read", "self.weight.data.div_(self.weight.data.norm())"),
     ("layers.py", "unregistered-parameter", "self.queries = torch.randn(queries, width, requires_grad=True)"),
     ("layers.py", "functional-dropout-without-training", "weights = F.dropout(weights, self.drop)"),
     ("layers.py", "missing-super-init", "def __init__(self, start: float = 1.0)"),

@@ -30,7 +30,7 @@ def fixed(code: str, text: str) -> str:
     rule = RULES[code]
     text = HEAD + textwrap.dedent(text).strip("\n") + "\n"
     assert harness.findings(rule, text)
-    return harness.fixed(rule, text).removeprefix(HEAD)
+    return harness.fixed(rule, text).partition("\n\n")[2].lstrip("\n")  # an import that is unused then goes as well
 
 
 def body(text: str) -> str:
