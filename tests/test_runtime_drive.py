@@ -838,7 +838,8 @@ def test_reach_can_be_measured(tmp_path: Path) -> None:
     text = CliRunner().invoke(main, ["confirm", "--reach", "--isolated", str(tmp_path)]).stdout
     assert "3 Module classes: 1 ran forward (33%), 2 only built" in text
     assert "2 autograd Functions: 1 called (50%)\n  without those that need native kernels: 1 of 1 (100%)" in text
-    named = r"^ +2 abstract classes +[\w-]+/nets.py: Bad: .*NotImplementedError.*\n +next: leave it: .*\n +also [\w-]+/nets.py: Worse$"
+    named = (r"^ +2 abstract classes +[\w-]+/nets.py: Bad: .*NotImplementedError.*\n"
+             r" +next: leave it: .*\n +also [\w-]+/nets.py: Worse$")
     assert re.search(named, text, re.M), text
 
 

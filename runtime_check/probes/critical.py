@@ -61,7 +61,7 @@ class Scaled(TorchFunctionMode):  # type: ignore[misc]
         name, kwargs = word(func), kwargs or {}
         if not self.inside or name not in (self.formula.enters, self.formula.leaves, self.formula.exact):
             return func(*args, **kwargs)
-        with torch._C.DisableTorchFunction():
+        with torch.DisableTorchFunction():
             if name in (self.formula.enters, self.formula.exact) and (name != "add" or 1 in numbers(args)):
                 args = tuple(self.scaled(value) for value in args)
                 self.entered = True
