@@ -328,11 +328,11 @@ def test_code_for_many_processes_and_gpus_finds_itself_alone_on_the_cpu() -> Non
     """
     space, found = ways(text)
     drive = next(item for item in found if item.kind == "script")
-    reading = os._Environ.__getitem__
+    before = (os._Environ.__getitem__, torch.distributed.is_initialized())
     drive.run()
     assert space.globals["seen"] == [(3, 1, "gloo")]
-    assert not torch.distributed.is_initialized() and "RANK" not in os.environ
-    assert os._Environ.__getitem__ is reading
+    assert "RANK" not in os.environ
+    assert before == (os._Environ.__getitem__, torch.distributed.is_initialized())
 
 
 def test_classes_keep_their_number_where_sizes_are_made_small() -> None:
