@@ -20,6 +20,7 @@ from runtime_check.drive import Drive, build_function_class, build_module, drive
 from runtime_check.extract import Namespace, target_at
 from runtime_check.made import reaches
 from runtime_check.modules import CannotBuild
+from runtime_check.onerank import settled
 from runtime_check.slices import NotReached
 from torchlint.cli import main
 
@@ -303,7 +304,15 @@ def test_cuda_calls_stay_on_the_cpu_where_there_is_none() -> None:
 # Made-up arguments
 
 
+@pytest.fixture
+def no_group() -> None:
+    """What another test of this process has left behind is not asked about here."""
+    if torch.distributed.is_initialized():
+        settled(torch.distributed.destroy_process_group)()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+@pytest.mark.usefixtures("no_group")
 def test_code_for_many_processes_and_gpus_finds_itself_alone_on_the_cpu() -> None:
     text = """
         import os
