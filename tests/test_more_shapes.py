@@ -1,5 +1,7 @@
-"""Shapes of faults that are no example of their rule, because `confirm` cannot measure them yet."""
+"""Shapes of faults that are no example of their rule: `confirm` cannot measure them yet, or there are too many."""
 from __future__ import annotations
+
+import pytest
 
 from torchlint.config import Options
 from torchlint.engine import lint_source
@@ -49,3 +51,41 @@ def test_the_first_part_may_be_chosen_in_the_statement_itself() -> None:
     assert lines(COLLECT, "TL606") == [9]
     assert lines(COLLECT.replace("return", "    print(outputs.shape)\n    return"), "TL606") == []
     assert lines(COLLECT.replace("else torch.cat([outputs, output])", "else output"), "TL606") == []
+
+
+DATASET = """
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+
+class Data(Dataset):
+    def __init__(self, n):
+        self.rows, self.images = np.ones((n, 3)), torch.ones(n, 3)
+        self.samples = [{"x": np.ones(3)} for _ in range(n)]
+        self.hits = torch.zeros(n)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        row, image, sample = self.rows[index], self.images[index], self.samples[index]
+        self.hits[index] += 1
+        CHANGE
+        return row, image, sample, self.rows[index]
+"""
+
+
+@pytest.mark.parametrize(("change", "found"), [
+    ("self.rows[index] *= 0.5", True),
+    ("self.rows[index] = row * 0.5", False),
+    ("np.multiply(row, 0.5, out=row)", True),
+    ("np.multiply(row, 0.5)", False),
+    ("torch.nn.functional.relu_(image)", True),
+    ("torch.nn.functional.relu(image)", False),
+    ("sample = self.samples[index]; sample['x'] = sample['x'] / 2", True),
+    ("sample = dict(self.samples[index]); sample['x'] = sample['x'] / 2", False),
+    ("sample = self.samples[index]; sample['x'] = row / 2", False),
+])
+def test_stored_data_is_changed_in_many_ways(change: str, found: bool) -> None:
+    assert lines(DATASET.replace("CHANGE", change), "TL525") == ([19] if found else [])

@@ -249,8 +249,22 @@ def partial(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Ke
 def copied(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Keywords) -> Value | None:
     """`copy.deepcopy(x)`: the same, as an object of its own."""
     first = args[0] if args else UNKNOWN
-    deep = frozenset({"deepcopy"}) if name.endswith("deepcopy") else frozenset()
-    return first.but(ident=node, site=node, storage=node if deep else first.storage, facts=first.facts | deep)
+    if not name.endswith("deepcopy"):
+        return first.but(ident=node, site=node)
+    return _members_anew(first, node).but(ident=node, site=node, storage=node, facts=first.facts | {"deepcopy"})
+
+
+def _members_anew(value: Value, node: ast.Call) -> Value:
+    """A container with copies of what is in it."""
+    def anew(part: Value) -> Value:
+        storage = (node, part.storage) if part.storage is not None else None
+        return _members_anew(part, node).but(ident=(node, part.ident), storage=storage)
+
+    return value.but(
+        elements=tuple(anew(part) for part in value.elements) if value.elements is not None else None,
+        item=anew(value.item) if value.item is not None else None,
+        fields=tuple((key, anew(part)) for key, part in value.fields),
+    )
 
 
 # -- numpy ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torchlint.claims import NoEffect
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.expressions import source_of
-from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind
+from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta(
@@ -208,6 +208,58 @@ EXAMPLES = [
         """,
         fixed=False,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch.utils.data import Dataset
+
+
+        class Pairs(Dataset):
+            def __init__(self, n):
+                self.pairs = [(torch.arange(3.0), i) for i in range(n)]
+                self.scale = 255
+
+            def __len__(self):
+                return len(self.pairs)
+
+            def __getitem__(self, index):
+                image, label = self.pairs[index]
+                return self.scaled(image), label
+
+            def scaled(self, image):
+                image /= self.scale  #!
+                return image
+
+
+        data = Pairs(3)
+        first, again = data[1][0].clone(), data[1][0]
+        """,
+        good="""
+        import torch
+        from torch.utils.data import Dataset
+
+
+        class Pairs(Dataset):
+            def __init__(self, n):
+                self.pairs = [(torch.arange(3.0), i) for i in range(n)]
+                self.scale = 255
+
+            def __len__(self):
+                return len(self.pairs)
+
+            def __getitem__(self, index):
+                image, label = self.pairs[index]
+                return self.scaled(image), label
+
+            def scaled(self, image):
+                image = image / self.scale
+                return image
+
+
+        data = Pairs(3)
+        first, again = data[1][0].clone(), data[1][0]
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -271,6 +323,37 @@ CLEAN = [
 
     Pairs()[1]
     """,
+    """
+    import copy
+
+    import torch
+    from torch.utils.data import Dataset
+
+
+    class Kept(Dataset):
+        def __init__(self, path, dataset):
+            self.file = path
+            self.dataset = dataset
+            self.items = [{"x": torch.ones(3)}] * 4
+            self.cache, self.seen, self.hits = torch.zeros(4, 3), set(), torch.zeros(4)
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            self.hits[index] += 1
+            if index not in self.seen:
+                self.cache[index] = torch.ones(3)
+                self.seen.add(index)
+            x = self.file["x"][index]
+            x -= x.mean()
+            y, label = self.dataset[index]
+            y -= y.mean()
+            item, other = copy.deepcopy(self.items[index]), dict(self.items[index])
+            item["x"] *= 2
+            other["x"] = other["x"] / 2
+            return x, y, item["x"], other["x"], self.cache[index]
+    """,
 ]
 
 
@@ -280,16 +363,45 @@ def check(model: FileModel) -> Iterator[Hit]:
         method = cls.methods.get("__getitem__")
         if method is None or cls.kind is not Kind.DATASET or not method.self_name:
             continue
-        done = set()
-        for statement, name in changes(model, cls, method):
-            if name not in done:
-                done.add(name)
+        done: set[object] = set()
+        for statement, *keys in (*in_kept_tensors(model, cls, method), *changes(model, cls, method)):
+            if done.isdisjoint((statement, *keys)):
                 yield Hit(
                     statement,
                     "this changes the stored data, anew in every epoch; work on a copy",
                     out_of_place(model, statement),
                     confidence=Confidence.LIKELY,
                 )
+            done.update((statement, *keys))
+
+
+def in_kept_tensors(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[tuple[ast.stmt, object, str]]:
+    """In-place changes of known tensors that share memory with what the dataset keeps, in helpers too."""
+    kept = {storage for base in cls.project_mro for name in base.stores for storage in storages(cls.attr(name))}
+    for event in model.flow(method.node).of("inplace"):
+        statement = model.statement(training.place_of(model, event))
+        if event.target.storage in kept and not keeps_record(method, statement):
+            yield statement, event.target.storage, event.path
+
+
+def storages(value: Value) -> Iterator[object]:
+    """What tells apart the memory of a tensor, or of the tensors in a container."""
+    if value.storage is not None:
+        yield value.storage
+    for part in value.parts():
+        if part is not value:
+            yield from storages(part)
+
+
+def keeps_record(method: FunctionInfo, statement: ast.stmt) -> bool:
+    """Whether a statement fills a cache, `self.seen[i] = x`, or counts in an attribute that is not read otherwise."""
+    match statement:
+        case ast.Assign(targets=[ast.Subscript(value=ast.Attribute())]):
+            return True
+        case ast.AugAssign(target=ast.Subscript(value=ast.Attribute(attr=attr) as counted)):
+            return not any(isinstance(node, ast.Attribute) and node.attr == attr and node is not counted
+                           for node in method.own_nodes)
+    return False
 
 
 def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[tuple[ast.stmt, str]]:
@@ -298,7 +410,7 @@ def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[
     arrays = array_names(model, method)
     for node in method.own_nodes:
         if isinstance(node, ast.stmt):
-            for base in changed_by_calls(node):
+            for base in changed_by_calls(model, node):
                 if is_stored(model, cls, method, base, stored):
                     yield node, ast.unparse(base)
         match node:
@@ -306,33 +418,55 @@ def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[
                 for target, value in zip(names, values, strict=True):
                     if isinstance(target, ast.Name):
                         stored[target.id] = is_stored(model, cls, method, value, stored)
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
+                members = is_member(model, cls, value) and is_stored(model, cls, method, value, stored)
+                stored.update((target.id, members) for target in names if isinstance(target, ast.Name))
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 stored[name] = is_stored(model, cls, method, value, stored)
             case ast.AugAssign(target=ast.Name(id=name)) if stored.get(name):
                 if name in arrays or is_array(model, node.target):
                     yield node, name
+            case ast.AugAssign(target=ast.Subscript(value=ast.Attribute()) as target):
+                path = ast.unparse(target)
+                if is_stored(model, cls, method, target, stored) and (path in arrays or is_array(model, target)):
+                    if not keeps_record(method, node):
+                        yield node, path
             case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name))) if stored.get(name) and name in arrays:
                 yield node, name
             case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str()))):
                 if stored.get(name) and held_in_list(model, cls, method, name):
                     yield node, name
-            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name) as base)]) if stored.get(name):
-                if name in arrays or is_array(model, base):
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name) as base) as target], value=value) if (
+                stored.get(name)
+            ):
+                again = builds_on(target, value) and held_in_list(model, cls, method, name)
+                if name in arrays or is_array(model, base) or (again and not model.place(node).guards):
                     yield node, name
+
+
+def builds_on(target: ast.Subscript, value: ast.expr) -> bool:
+    """Whether a member is computed from what it was: `sample["x"] = sample["x"] / 255`, once more at every call."""
+    path = ast.unparse(target)
+    return isinstance(value, ast.BinOp) and any(
+        isinstance(side, ast.Subscript) and ast.unparse(side) == path for side in (value.left, value.right))
 
 
 def held_in_list(model: FileModel, cls: ClassInfo, method: FunctionInfo, name: str) -> bool:
     """Whether a name stands for a member of a list or dict of the dataset: other containers may make it anew."""
-    for node in method.own_nodes:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Subscript(value=ast.Attribute() as kept)):
-                if target == name:
-                    return cls.attr(kept.attr).kind in (Kind.LIST, Kind.TUPLE, Kind.DICT)
+    return any(is_member(model, cls, node.value) for node in method.own_nodes if isinstance(node, ast.Assign)
+               and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name)
+
+
+def is_member(model: FileModel, cls: ClassInfo, value: ast.expr) -> bool:
+    """Whether an expression takes something out of a list, tuple or dict that the dataset keeps."""
+    match value:
+        case ast.Subscript(value=ast.Attribute(attr=attr)):
+            return cls.attr(attr).kind in (Kind.LIST, Kind.TUPLE, Kind.DICT)
     return False
 
 
-def changed_by_calls(statement: ast.stmt) -> Iterator[ast.expr]:
-    """What in-place methods in a statement change: `x` in `y = x.view(-1).sub_(m).div_(s)`."""
+def changed_by_calls(model: FileModel, statement: ast.stmt) -> Iterator[ast.expr]:
+    """What calls in a statement change: `x` in `y = x.view(-1).sub_(m).div_(s)` or `np.exp(x, out=x)`."""
     inner = (*getattr(statement, "body", ()), *getattr(statement, "orelse", ()), *getattr(statement, "finalbody", ()))
     parts = (part for child in ast.iter_child_nodes(statement) if child not in inner for part in ast.walk(child))
     for part in parts:
@@ -341,6 +475,8 @@ def changed_by_calls(statement: ast.stmt) -> Iterator[ast.expr]:
                 while isinstance(base, ast.Call) and isinstance(base.func, ast.Attribute) and shares(base.func.attr):
                     base = base.func.value
                 yield base
+            case ast.Call(func=func, keywords=keywords) if model.name_of(func).startswith(("numpy.", "torch.")):
+                yield from (keyword.value for keyword in keywords if keyword.arg == "out")
 
 
 def writes(method: str) -> bool:
@@ -361,8 +497,11 @@ def is_stored(model: FileModel, cls: ClassInfo, method: FunctionInfo, value: ast
         case ast.Name(id=name):
             return stored.get(name, False)
         case ast.Attribute(value=ast.Name(id=me), attr=attr):
-            return me == method.self_name and any(attr in each.stores for each in cls.project_mro)
+            kept = any(attr in each.stores for each in cls.project_mro)
+            return me == method.self_name and kept and cls.attr(attr).kind is not Kind.DATASET
         case ast.Subscript(value=inner, slice=index):
+            if isinstance(index, ast.Constant) and isinstance(index.value, str):
+                return model.value(inner).kind is Kind.DICT and is_stored(model, cls, method, inner, stored)
             picks = model.value(index).kind in (Kind.TENSOR, Kind.NDARRAY, Kind.LIST)  # that makes a copy
             basic = (isinstance(index, (ast.Name, ast.Constant, ast.Slice)) and not picks) or (
                 isinstance(index, ast.Tuple) and all(isinstance(e, (ast.Slice, ast.Constant)) for e in index.elts)
