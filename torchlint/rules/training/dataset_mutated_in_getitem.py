@@ -364,7 +364,7 @@ def check(model: FileModel) -> Iterator[Hit]:
         if method is None or cls.kind is not Kind.DATASET or not method.self_name:
             continue
         done: set[object] = set()
-        for statement, *keys in (*in_kept_tensors(model, cls, method), *changes(model, cls, method)):
+        for statement, keys in (*in_kept_tensors(model, cls, method), *changes(model, cls, method)):
             if done.isdisjoint((statement, *keys)):
                 yield Hit(
                     statement,
@@ -375,13 +375,15 @@ def check(model: FileModel) -> Iterator[Hit]:
             done.update((statement, *keys))
 
 
-def in_kept_tensors(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[tuple[ast.stmt, object, str]]:
+def in_kept_tensors(
+    model: FileModel, cls: ClassInfo, method: FunctionInfo
+) -> Iterator[tuple[ast.stmt, tuple[object, ...]]]:
     """In-place changes of known tensors that share memory with what the dataset keeps, in helpers too."""
     kept = {storage for base in cls.project_mro for name in base.stores for storage in storages(cls.attr(name))}
     for event in model.flow(method.node).of("inplace"):
         statement = model.statement(training.place_of(model, event))
         if event.target.storage in kept and not keeps_record(method, statement):
-            yield statement, event.target.storage, event.path
+            yield statement, (event.target.storage, event.path)
 
 
 def storages(value: Value) -> Iterator[object]:
@@ -404,7 +406,7 @@ def keeps_record(method: FunctionInfo, statement: ast.stmt) -> bool:
     return False
 
 
-def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[tuple[ast.stmt, str]]:
+def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[tuple[ast.stmt, tuple[object, ...]]]:
     """In-place changes in the method of names that are stored data at that point, in order."""
     stored: dict[str, bool] = {}  # name -> it holds stored data
     arrays = array_names(model, method)
@@ -412,7 +414,7 @@ def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[
         if isinstance(node, ast.stmt):
             for base in changed_by_calls(model, node):
                 if is_stored(model, cls, method, base, stored):
-                    yield node, ast.unparse(base)
+                    yield node, (ast.unparse(base),)
         match node:
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
                 for target, value in zip(names, values, strict=True):
@@ -425,23 +427,23 @@ def changes(model: FileModel, cls: ClassInfo, method: FunctionInfo) -> Iterator[
                 stored[name] = is_stored(model, cls, method, value, stored)
             case ast.AugAssign(target=ast.Name(id=name)) if stored.get(name):
                 if name in arrays or is_array(model, node.target):
-                    yield node, name
+                    yield node, (name,)
             case ast.AugAssign(target=ast.Subscript(value=ast.Attribute()) as target):
                 path = ast.unparse(target)
                 if is_stored(model, cls, method, target, stored) and (path in arrays or is_array(model, target)):
                     if not keeps_record(method, node):
-                        yield node, path
+                        yield node, (path,)
             case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name))) if stored.get(name) and name in arrays:
-                yield node, name
+                yield node, (name,)
             case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str()))):
                 if stored.get(name) and held_in_list(model, cls, method, name):
-                    yield node, name
+                    yield node, (name,)
             case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name) as base) as target], value=value) if (
                 stored.get(name)
             ):
                 again = builds_on(target, value) and held_in_list(model, cls, method, name)
                 if name in arrays or is_array(model, base) or (again and not model.place(node).guards):
-                    yield node, name
+                    yield node, (name,)
 
 
 def builds_on(target: ast.Subscript, value: ast.expr) -> bool:
