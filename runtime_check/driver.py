@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import itertools
 import re
@@ -109,6 +108,7 @@ class Driver:
                 for space in list(self.space.loader.spaces.values()):
                     space.reset()
                 self.space.fallback = lambda name: fallback(self.space, name, choice, self.complaint)
+                self.space.adjust = smaller_constant if small else None
                 try:
                     result = action()
                 except Exception as error:
@@ -126,12 +126,16 @@ class Driver:
         return "\n".join([self.space.text, *others])
 
     def called(self, qualname: str) -> Iterator[Drive]:
-        """The target as the file calls it."""
-        for site in self._ranked(self.graph.sites(qualname)):
-            for label, action in self.at_site(site):
-                prepare = next((item for _, item in self.at_site(site, only_arguments=True)), None)
-                again = None if prepare is None else self.fresh(partial(self._repeat, qualname, prepare))
-                yield Drive(label, self.fresh(action), "call", self.prepared(prepare), again)
+        """The target as the file calls it; where that takes long, with small sizes first."""
+        for small in (True, False) if is_heavy(self.space.tree) else (False,):
+            for site in self._ranked(self.graph.sites(qualname)):
+                for label, action in self.at_site(site):
+                    prepare = next((item for _, item in self.at_site(site, only_arguments=True)), None)
+                    again = None
+                    if prepare is not None:
+                        again = self.fresh(partial(self._repeat, qualname, prepare), small=small)
+                    label += ", with small sizes" if small else ""
+                    yield Drive(label, self.fresh(action, small=small), "call", self.prepared(prepare, small), again)
 
     def _repeat(self, qualname: str, prepare: Callable[[], object]) -> None:
         """The call that `prepare` leads to, several times."""
@@ -146,11 +150,11 @@ class Driver:
         for _ in range(AGAIN):
             function(*given.args, **given.kwargs)
 
-    def prepared(self, action: Callable[[], object] | None) -> Callable[[], Arguments] | None:
+    def prepared(self, action: Callable[[], object] | None, small: bool = False) -> Callable[[], Arguments] | None:
         """The arguments of a call alone, made afresh."""
         if action is None:
             return None
-        run = self.fresh(action)
+        run = self.fresh(action, small=small)
 
         def prepare() -> Arguments:
             result = run()
@@ -282,7 +286,7 @@ class Driver:
         """The whole file as a script: as it is, with small sizes, with other forms of made-up data."""
         label = "the file run as a script"
         ways = [Drive(label, self.fresh(self._run_script), "script"),
-                Drive(f"{label}, with small sizes", self.fresh(partial(self._run_script, True), small=True), "script")]
+                Drive(f"{label}, with small sizes", self.fresh(self._run_script, small=True), "script")]
         for way in reversed(ways) if is_heavy(self.space.tree) else ways:
             yield way
             if self.complaint:  # which other sizes do not help against
@@ -291,12 +295,12 @@ class Driver:
         if made_files.missed:
             yield from self._with_files(label)
         if MANY.search(self._texts()):
-            run = self.fresh(partial(self._run_script, True), small=True, files=True, ranks=RANKS)
+            run = self.fresh(self._run_script, small=True, files=True, ranks=RANKS)
             yield Drive(f"{label}, as the first of {RANKS} ranks", run, "script")
         if "add_argument" in self.space.text:
             for files, more in ((False, "with its options set"), (True, "with its options and files given")):
                 asked = asked_for(self.space.tree, files=files)
-                run = self.fresh(partial(self._run_script, True), small=True, options=asked, files=True)
+                run = self.fresh(self._run_script, small=True, options=asked, files=True)
                 yield Drive(f"{label}, {more}", run, "script")
         for choice in range(2 if self.complaint else 1, FORMS):
             if any("is made up" in text for text in self.space.skipped):
@@ -304,20 +308,18 @@ class Driver:
 
     def _of_form(self, label: str, choice: int) -> Drive:
         """The script with another of the likely forms of data that cannot be read."""
-        run = self.fresh(partial(self._run_script, True), choice=choice, small=True)
+        run = self.fresh(self._run_script, choice=choice, small=True)
         return Drive(f"{label}, with data of form {choice + 1}", run, "script")
 
     def _with_files(self, label: str) -> Iterator[Drive]:
         """The script where files that it reads are there, with small sizes first, as for all that follows."""
-        run = self.fresh(partial(self._run_script, True), small=True, files=True)
+        run = self.fresh(self._run_script, small=True, files=True)
         yield Drive(f"{label}, with made-up files", run, "script")
         run = self.fresh(self._run_script, files=True)
         yield Drive(f"{label}, with made-up files and the sizes that it states", run, "script")
 
-    def _run_script(self, small: bool = False) -> object:
+    def _run_script(self) -> object:
         for step in self.space.steps:
-            if small:
-                step = dataclasses.replace(step, node=smaller_constant(step.node))
             pinned = bool(step.binds) and step.binds <= self.space.pins.keys()
             if step.index not in self.space.done and not pinned:
                 self.space.run_strictly(step)

@@ -89,6 +89,7 @@ class Namespace:
         self.partial: set[str] = set()  # names with bindings that were not run yet
         self.failed: dict[str, BaseException] = {}
         self.fallback: Callable[[str], object] | None = None  # a value for a name whose statement failed
+        self.adjust: Callable[[ast.stmt], ast.stmt] | None = None  # the form in which a statement is run
         self.loader = loader or Loader(path, roots, _namespace)
         self.package = self.loader.package(path)
         self.guarded_lines = frozenset(guarded_lines(self.tree))
@@ -317,9 +318,19 @@ class Namespace:
         self.note(f"{names} of line {step.node.lineno} is made up ({type(error).__name__}: {error})")
         return True
 
+    def execute_in_turn(self, nodes: list[ast.stmt]) -> None:
+        """Runs statements one by one; names of whole top-level ones that fail get stand-ins, where there are some."""
+        known = {id(step.node): step for step in self.steps}
+        for node in nodes:
+            try:
+                self.execute([node])
+            except Exception as error:
+                if id(node) not in known or not self._fall_back(known[id(node)], error):
+                    raise
+
     def execute(self, nodes: list[ast.stmt]) -> None:
         """Runs statements in this namespace, keeping file name and lines. Raises what they raise."""
-        tree = ast.Module(body=nodes, type_ignores=[])
+        tree = ast.Module(body=nodes if self.adjust is None else [*map(self.adjust, nodes)], type_ignores=[])
         code = compile(tree, self.path, "exec", flags=self.flags, dont_inherit=True)
         before = placeholder.module_like
         placeholder.module_like = any(looks_like_module(node) for node in nodes)

@@ -4,6 +4,7 @@ By then the script has made its models and options, so the sizes can be taken fr
 """
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -155,14 +156,21 @@ def recipes_in(space: Namespace) -> list[Recipe]:
     return found
 
 
+def is_loader(space: Namespace, name: str) -> bool:
+    """Whether a name is bound to a `DataLoader(...)`, whatever it is called."""
+    for step in space.binding.get(name, ()):
+        match step.node:
+            case ast.Assign(value=ast.Call(func=ast.Name(id=kind) | ast.Attribute(attr=kind))) if kind == "DataLoader":
+                return True
+    return False
+
+
 def fallback(space: Namespace, name: str, choice: int = 0, complaint: str = "") -> Any:
     """A stand-in for a top-level name whose statement failed: for loaders, batches. None for other names."""
     if DATASETS.search(names.snake(name)):
         return LazyItems(space, name, choice, complaint)
-    if world.LOADERS.search(names.snake(name)):
+    if world.LOADERS.search(names.snake(name)) or is_loader(space, name):
         return LazyBatches(space, name, choice, complaint)
     if world.LOGS.search(names.snake(name)):
         return Quiet()
     return None
-
-

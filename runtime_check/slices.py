@@ -206,7 +206,7 @@ def run_at_top(space: Namespace, part: Slice) -> Any:
     wanted = [node for node in part.nodes if not _loaded_by_name(space, node)]
     try:
         with space.busy(len(space.steps)):
-            space.execute(wanted)
+            space.execute_in_turn(wanted)
     except Reached as reached:
         return reached.value
     raise NotReached("the call was not reached: a loop before it is empty or a condition is false")

@@ -279,6 +279,11 @@ class Reader:
             case "zip" | "enumerate" | "list" | "tuple" | "sorted" | "reversed" | "sum" | "tqdm" | "track":
                 into.element = into.element or Usage()
                 self._loop_over(node, call, parents, into)
+            case "iter":
+                outer = parents.get(call)
+                if isinstance(outer, ast.Call) and ast.unparse(outer.func) == "next" and outer.args[:1] == [call]:
+                    into.element = into.element or Usage()
+                    self._use(outer, parents, into.element)
             case "int" | "float":
                 into.arithmetic = True
             case "einsum" if isinstance(call.args[0], ast.Constant) and node in call.args[1:]:
