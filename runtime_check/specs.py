@@ -13,6 +13,21 @@ from typing import Any
 import torch
 
 Shape = tuple[int, ...]
+#: What the values of tensors of kind "float" are changed by, while it lasts.
+_changes: list[Callable[[torch.Tensor], torch.Tensor]] = []
+
+
+class Changed:
+    """Made-up real numbers are other ones while it lasts."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.change = change
+
+    def __enter__(self) -> None:
+        _changes.append(self.change)
+
+    def __exit__(self, *_: object) -> None:
+        _changes.remove(self.change)
 
 
 class Spec:
@@ -56,8 +71,12 @@ class Tensor(Spec):
                 return torch.randn(self.shape, dtype=self.dtype or torch.complex64)
             case "unit":
                 value = torch.rand(self.shape, dtype=self.dtype)
+            case "fixed":
+                value = torch.randn(self.shape, dtype=self.dtype)
             case _:
                 value = torch.randn(self.shape, dtype=self.dtype)
+                for change in _changes:
+                    value = change(value)
         return value.requires_grad_() if self.grad else value
 
     @property

@@ -11,15 +11,18 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from runtime_check import specs
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import graphs, values
-from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
+from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful, first_decisive
 from runtime_check.probes.gradients import Record, backward_from, recorded
 from runtime_check.probes.targets import stores, value_of
 from runtime_check.trace import owner_of
 
 #: Rules about functions of logits that fail for large ones, which small made-up models rarely give.
 LOGITS = {"TL613"}
+#: Rules about derivatives that are infinite at zero, which random numbers never are.
+AT_ZERO = {"TL220"}
 SQUASHING = {"softmax", "log_softmax", "softmin", "sigmoid", "logsigmoid"}
 TIMES = 1000.0
 
@@ -95,18 +98,20 @@ def measure(bench: Bench, program: Program, way: Way, *watches: AbstractContextM
             numbers.gradients += bad_elements(gradient)
             numbers.finite += gradient.numel() - bad_elements(gradient)
     if numbers.gradients:
-        name_operation(numbers, bench, program, way)
+        name_operation(numbers, bench, program, way, watches)
     return numbers
 
 
-def name_operation(numbers: Numbers, bench: Bench, program: Program, way: Way) -> None:
+def name_operation(
+    numbers: Numbers, bench: Bench, program: Program, way: Way, watches: tuple[AbstractContextManager[object], ...]
+) -> None:
     """Finds the operation whose backward first returns NaN; anomaly mode names it and its place."""
 
     def finish(value: object) -> None:
         backward_from(value)
 
     with torch.autograd.detect_anomaly(check_nan=True):  # torchlint: ignore[anomaly-left-on]
-        run = bench.run(program, way, inspect=finish, fresh=False)
+        run = bench.run(program, way, *watches, inspect=finish, fresh=False)
     found = re.search(r"Function '(\w+)' returned nan", str(run.error or ""))
     numbers.operation = found.group(1).removesuffix("Backward0") if found else ""
     stacks = "".join(str(warning.message) for warning in run.warnings)
@@ -119,6 +124,8 @@ def probe(bench: Bench) -> Outcome:
     """Confirmed when numbers of the flagged program are not finite and all of the corrected one's are."""
     outcome = contrast(
         bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
+    if bench.case.code in AT_ZERO and outcome.verdict is not Verdict.CONFIRMED:
+        return at_zero(bench, outcome)
     if bench.case.code not in LOGITS or outcome.verdict not in (Verdict.REFUTED, Verdict.CANNOT_TELL):
         return outcome
     larger = contrast(
@@ -126,6 +133,33 @@ def probe(bench: Bench) -> Outcome:
     if larger.verdict is not Verdict.CONFIRMED:
         return outcome
     return replace(larger, why=f"{larger.why}, with logits {TIMES:.0f} times as large")
+
+
+def with_zeros(tensor: torch.Tensor) -> torch.Tensor:
+    """A made-up input that needs a gradient, its first row and every third other element zero."""
+    values = tensor.detach().clone()
+    values.view(-1)[::3] = 0
+    if values.dim():
+        values[0] = 0
+    return values.requires_grad_() * 1  # no leaf: code may write to it
+
+
+def at_zero(bench: Bench, outcome: Outcome) -> Outcome:
+    """The outcome for made-up inputs that hold zeros; what the program itself gives the line counts for more."""
+
+    def one(way: Way) -> Outcome | None:
+        numbers = measure(bench, bench.flagged, way, specs.Changed(with_zeros))
+        if not numbers.run.reached:
+            return None
+        return replace(judge(bench, numbers, None), how=f"{way.label}, with zeros among its inputs")
+
+    found = first_decisive(bench, (way for way in bench.ways(bench.flagged) if way.made_up), one)
+    if found.verdict is not Verdict.CONFIRMED:
+        return outcome
+    if outcome.verdict is Verdict.REFUTED:
+        why = "all is finite with the inputs of the program, and gradients are NaN for zeros: can the line get some?"
+        return cannot_tell(why, found.evidence, found.how)
+    return found
 
 
 def judge(bench: Bench, bad: Numbers, good: Numbers | None) -> Outcome:

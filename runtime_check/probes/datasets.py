@@ -90,12 +90,26 @@ class Stored:
     varied: int = 0  # tensors and arrays that were given other values before a read
     reread: list[str] = field(default_factory=list)  # parts of an item that differ when it is read again
     items: int = 0  # parts of that item
+    odd: str = ""  # the kind of an index that is no number, as which a loader gives
 
 
 def holder(frame: FrameType) -> object:
     """The object whose method a frame runs."""
     code = frame.f_code
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def index_of(frame: FrameType) -> object:
+    """The index that a `__getitem__` was given; 0 in other functions."""
+    code = frame.f_code
+    if code.co_name != "__getitem__" or code.co_argcount < 2:
+        return 0
+    return frame.f_locals.get(code.co_varnames[1])
+
+
+def is_many(index: object) -> bool:
+    """Whether an index is a tensor of several numbers."""
+    return isinstance(index, torch.Tensor) and index.dim() > 0
 
 
 def arrays(value: object, depth: int = 0) -> Iterator[Any]:
@@ -114,22 +128,33 @@ def arrays(value: object, depth: int = 0) -> Iterator[Any]:
         yield from arrays(vars(value), depth + 1)
 
 
-def vary(value: object) -> int:
-    """Gives the real numbers and pixels that an object holds other values; how many tensors and arrays that are."""
+def vary(value: object, *, constant: bool) -> int:
+    """Gives the real numbers and pixels that an object holds other values; how many tensors and arrays that are.
+
+    `constant` leaves those alone whose values differ: they are such as the program makes them.
+    """
     count = 0
     for array in itertools.islice(arrays(value), MOST_ARRAYS):
         try:
             data = torch.as_tensor(array).detach()  # the same memory
+            if not data.numel() or (constant and bool((data != data.reshape(-1)[0]).any())):
+                continue
             if data.is_floating_point():
-                data.add_(torch.rand_like(data) + 0.1)
+                data.add_(torch.rand_like(data) + 0.1) if constant else data.copy_(both_signs(data))
             elif data.dtype is torch.uint8:
                 data.copy_(torch.randint(256, data.shape))
             else:
                 continue
         except (TypeError, ValueError, RuntimeError):
             continue
-        count += bool(data.numel())
+        count += 1
     return count
+
+
+def both_signs(data: torch.Tensor) -> torch.Tensor:
+    """Numbers of some size for a tensor, every second of them negative."""
+    sign = 1 - 2 * (torch.arange(data.numel()) % 2)
+    return (sign.reshape(data.shape) * (2 + 3 * torch.rand(data.shape))).to(data.dtype)
 
 
 def read_again(stored: Stored, dataset: Any, index: Any) -> None:
@@ -143,31 +168,33 @@ def read_again(stored: Stored, dataset: Any, index: Any) -> None:
             except Exception:
                 return
     stored.items = len(items[0])
-    stored.reread = [gap.path for gap in values.gaps(*items, exact=True)]
+    stored.reread = [gap.path for gap in values.gaps(*items)]
 
 
-def measure_stored(bench: Bench, program: Program, way: Way, *, varying: bool = False) -> Stored:
+def measure_stored(bench: Bench, program: Program, way: Way, *, vary_all: bool | None = None) -> Stored:
     """Runs a program; compares the dataset before and after each execution of the flagged statement.
 
-    `varying` gives the dataset other values beforehand: zeros stay zeros, whatever they are multiplied with.
+    `vary_all` says whether the dataset is given other values beforehand, all of it or, if False, what holds one
+    value throughout: zeros stay zeros, whatever they are multiplied with. What is no more than rounding is no change.
     """
     stored = Stored(Run(way.label))
     before: dict[FrameType, dict[str, object]] = {}
     first: list[tuple[Any, Any]] = []
 
     def begin(frame: FrameType, index: int) -> None:
-        if varying:
-            stored.varied += vary(holder(frame))
+        asked = index_of(frame)
+        stored.odd = stored.odd or ("" if hasattr(asked, "__index__") and not is_many(asked) else type(asked).__name__)
+        if vary_all is not None:
+            stored.varied += vary(holder(frame), constant=not vary_all)
         before[frame] = dict(values.flat(holder(frame), "dataset"))
 
     def end(frame: FrameType, index: int) -> None:
-        found = values.gaps(before.pop(frame, {}), dict(values.flat(holder(frame), "dataset")), exact=True)
+        found = values.gaps(before.pop(frame, {}), dict(values.flat(holder(frame), "dataset")))
         stored.reads += 1
         stored.changed += bool(found)
         stored.gap = stored.gap or (found[0] if found else None)
-        code = frame.f_code
-        if found and not first and code.co_name == "__getitem__" and code.co_argcount > 1:
-            first.append((holder(frame), frame.f_locals.get(code.co_varnames[1])))
+        if found and not first and frame.f_code.co_name == "__getitem__":
+            first.append((holder(frame), index_of(frame)))
 
     stored.run = bench.run(program, way, before=begin, after=end)
     for dataset, index in first:
@@ -185,20 +212,41 @@ def probe_item(bench: Bench) -> Outcome:
 
 
 def judge_item(bench: Bench, bad: Stored, good: Stored | None) -> Outcome:
-    """The outcome of reading items."""
+    """The outcome of reading items: of the data that the program makes, or of what stands in for data there."""
     if not bad.reads:
         return doubtful(bad.run, "the flagged line did not run to its end")
-    rows = [Evidence("reads that change the stored data", str(bad.changed), "reads", str(bad.reads))]
-    if bad.gap is None and not bad.varied and bench.way is not None:
-        other = bench.same(bench.way) if bench.corrected is not None else None
+    if bad.gap is not None or bench.way is None:
+        return judge_change(bench, bad, good)
+    other = bench.same(bench.way) if bench.corrected is not None else None
+    again = measure_stored(bench, bench.flagged, bench.way, vary_all=False)
+    if again.gap is not None and (again.reread or not again.items):
         better = None if other is None or bench.corrected is None else measure_stored(
-            bench, bench.corrected, other, varying=True)
-        again = measure_stored(bench, bench.flagged, bench.way, varying=True)
-        return judge_item(bench, again, better) if again.varied else cannot_tell(
-            "nothing stored changes here, and it holds no real numbers that could be varied", rows)
+            bench, bench.corrected, other, vary_all=False)
+        return judge_change(bench, again, better)
+    if bench.way.made_up and bad.odd:
+        return cannot_tell(f"the item was asked for with a made-up {bad.odd}, and a loader gives a number")
+    return judge_unchanged(bad, measure_stored(bench, bench.flagged, bench.way, vary_all=True))
+
+
+def judge_unchanged(bad: Stored, varied: Stored) -> Outcome:
+    """The outcome where the stored data stays as it is with the values that the program makes."""
+    rows = (Evidence("reads that change the stored data", str(bad.changed), "reads", str(bad.reads)),)
+    if not varied.varied:
+        return cannot_tell("nothing stored changes here, and it holds no real numbers that could be varied", rows)
+    if varied.gap is not None:
+        why = "reading changes none of the values that the program stores; of other values it would change some"
+        row = Evidence("reads that change the stored data, given other values", str(varied.changed), "reads",
+                       str(varied.reads))
+        return cannot_tell(why, (*rows, row))
+    row = Evidence("stored tensors and arrays that were given other values", str(varied.varied), "changed", "0")
+    return Outcome(Verdict.REFUTED, "reading an item leaves the stored data as it is", (*rows, row))
+
+
+def judge_change(bench: Bench, bad: Stored, good: Stored | None) -> Outcome:
+    """The outcome where reading changes the stored data."""
+    rows = [Evidence("reads that change the stored data", str(bad.changed), "reads", str(bad.reads))]
     if bad.gap is None:
-        row = Evidence("stored tensors and arrays that were given other values", str(bad.varied), "changed", "0")
-        return Outcome(Verdict.REFUTED, "reading an item leaves the stored data as it is", (*rows, row))
+        return cannot_tell("nothing stored changes here", rows)
     if bad.varied:
         rows.append(Evidence("stored tensors and arrays that were given other values", str(bad.varied),
                              "changes to the values as they are", "none"))

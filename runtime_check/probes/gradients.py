@@ -144,7 +144,8 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def measure(
-    bench: Bench, program: Program, way: Way, *more: Any, keep_saved: bool = False, after: Watcher | None = None
+    bench: Bench, program: Program, way: Way, *more: Any, keep_saved: bool = False, before: Watcher | None = None,
+    after: Watcher | None = None,
 ) -> Record:
     """Runs a program and records its gradients.
 
@@ -160,7 +161,7 @@ def measure(
     watches: list[Any] = [recorded(record), *more]
     if keep_saved:
         watches.append(torch.autograd.graph.saved_tensors_hooks(copied, same))
-    record.run = bench.run(program, way, *watches, inspect=finish, after=after)
+    record.run = bench.run(program, way, *watches, inspect=finish, before=before, after=after)
     return record
 
 

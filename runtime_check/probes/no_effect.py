@@ -18,13 +18,14 @@ from unittest import mock
 import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes import graphs, training, values
+from runtime_check.probes import exhausted, graphs, training, values
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
 from runtime_check.probes.training import Training
 
 #: Rules about a step that finds no gradient, or other gradients than were meant for it.
 CONSUMED = "TL511"  # about any use of parameters, of which a step shows some
 CLIPPING = {"TL507", "TL511"}  # of them, those that may be about a clipping whose limit no gradient reaches
+FAR = 1e4  # times what gradients have: a limit that is not meant to be reached
 STEPS = {"TL502", "TL505", "TL507", "TL508", "TL511"}
 #: Rules about statements that bind names or change copies: only the parameters that were in sight before count.
 PARAMETERS = {"TL425"}
@@ -112,7 +113,7 @@ def probe(bench: Bench) -> Outcome:
         return contrast(
             bench,
             lambda program, way: training.measure(bench, program, way),
-            lambda bad, good: judge_steps(bench, bad, good),
+            lambda bad, good: judge_parameters(bench, bad, good),
         )
     return contrast(bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
 
@@ -137,26 +138,45 @@ def judge(bench: Bench, bad: Effect, good: Effect | None) -> Outcome:
     return Outcome(Verdict.CONFIRMED, why, tuple(rows))
 
 
+def judge_parameters(bench: Bench, bad: Training, good: Training | None) -> Outcome:
+    """The outcome for what optimizer steps find, and for parameters that an earlier line has used up."""
+    outcome = judge_steps(bench, bad, good)
+    if bench.case.code != CONSUMED or outcome.verdict is Verdict.CONFIRMED:
+        return outcome
+    return exhausted.used_up(bench, outcome, clipping=clips(bench, bad))
+
+
 @contextmanager
-def limits_reached() -> Iterator[None]:
-    """Lowers every limit that gradients are clipped to, to half of what they have, while it lasts."""
+def limits_reached() -> Iterator[list[float]]:
+    """Lowers every limit that gradients are clipped to, to half of what they have, while it lasts.
+
+    One that is far above them, infinity for example, is there for the norm alone and stays as it is. Yields the
+    limits that were lowered.
+    """
+    changed: list[float] = []
     plain_norm, plain_value = torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_
+
+    def reachable(limit: float, size: float) -> float:
+        if not size / 2 < limit <= FAR * size:
+            return limit
+        changed.append(limit)
+        return size / 2
 
     def norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> torch.Tensor:
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         size = float(plain_norm(given, math.inf, *args, **kwargs))
-        return plain_norm(given, min(float(max_norm), size / 2), *args, **kwargs)
+        return plain_norm(given, reachable(float(max_norm), size), *args, **kwargs)
 
     def value(parameters: Any, clip_value: float, *args: Any, **kwargs: Any) -> None:
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         size = max((float(item.grad.abs().max()) for item in given if item.grad is not None), default=0.0)
-        plain_value(given, min(float(clip_value), size / 2), *args, **kwargs)
+        plain_value(given, reachable(float(clip_value), size), *args, **kwargs)
 
     with ExitStack() as stack:
         for place in (torch.nn.utils, torch.nn.utils.clip_grad):
             stack.enter_context(mock.patch.object(place, "clip_grad_norm_", norm))
             stack.enter_context(mock.patch.object(place, "clip_grad_value_", value))
-        yield
+        yield changed
 
 
 def judge_steps(bench: Bench, bad: Training, good: Training | None, *, lowered: bool = False) -> Outcome:
@@ -217,10 +237,12 @@ def below_limit(bench: Bench, lowered: bool) -> Outcome:
     other = bench.same(bench.way) if bench.way is not None and not lowered else None
     if other is None or bench.way is None or bench.corrected is None:
         return cannot_tell("no gradient reaches the limit here, so nothing is clipped before or after the step")
-    with limits_reached():
+    with limits_reached() as changed:
         again = training.measure(bench, bench.flagged, bench.way)
         better = training.measure(bench, bench.corrected, other)
     outcome = judge_steps(bench, again, better, lowered=True)
+    if not changed:
+        return outcome
     row = Evidence("limit of the clipping", "half of each gradient's size", "as it is written", "never reached")
     return replace(outcome, evidence=(*outcome.evidence, row))
 

@@ -10,16 +10,20 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
+from operator import mul
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from runtime_check import specs
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import kept_inputs, training
 from runtime_check.probes.bench import Bench, Way, contrast, doubtful, first_decisive
 from runtime_check.probes.gradients import Difference, Record, difference, measure
 from runtime_check.probes.no_effect import judge_steps
+from runtime_check.probes.written import FACTORS, Writes
 from runtime_check.trace import class_around
 
 #: Rules about tensors that autograd has saved and that change afterwards.
@@ -32,6 +36,7 @@ STEPS = {"TL504", "TL509", "TL510"}
 SCALED = {"TL509", "TL510"}
 ACCUMULATED = "TL504"
 CLIPPED = "TL509"
+IDLE = "the flagged write changes no number with these inputs, so whether backward needs what it overwrites is open"
 MADE_LOSS = re.compile(r"\bnn\.\w+Loss\(")
 
 
@@ -100,9 +105,12 @@ def attached_inputs(classes: set[str], found: list[str]) -> Iterator[None]:
         handle.remove()
 
 
-def flagged(bench: Bench, way: Way, *watches: Any) -> Record | Outcome | None:
+def flagged(bench: Bench, way: Way, *watches: Any, writes: Writes | None = None) -> Record | Outcome | None:
     """The record of the flagged program; None if not reached, an outcome if it says nothing."""
-    bad = measure(bench, bench.flagged, way, *watches)
+    if writes is None:
+        bad = measure(bench, bench.flagged, way, *watches)
+    else:
+        bad = measure(bench, bench.flagged, way, writes, *watches, before=writes.begin, after=writes.end)
     if not bad.run.reached:
         bench.note(bad.run.trouble)
         return None
@@ -121,20 +129,44 @@ def judge_saved(bench: Bench, way: Way) -> Outcome | None:
     behind = compare_saved(
         bench, way, ", its input coming from another layer", lambda: [attached_inputs(classes, found)]
     )
-    return behind if found and behind is not None else outcome
+    seen = behind if found and behind is not None else outcome
+    if seen.why == IDLE and bench.way is not None and bench.way.made_up:
+        return larger(bench, way, lambda: [attached_inputs(classes, [])]) or seen
+    return seen
+
+
+def larger(
+    bench: Bench, way: Way, watches: Callable[[], list[AbstractContextManager[None]]]
+) -> Outcome | None:
+    """The outcome with made-up inputs of other sizes, for which the flagged write may change something."""
+    def scaled(factor: float) -> list[AbstractContextManager[None]]:
+        return [specs.Changed(partial(mul, factor)), *watches()]
+
+    best: Outcome | None = None
+    for factor in FACTORS:
+        found = compare_saved(bench, way, f", with inputs times {factor:g}", partial(scaled, factor))
+        if found is not None and found.verdict is Verdict.CONFIRMED:
+            return found
+        if found is not None and found.verdict is Verdict.REFUTED:
+            best = best or found
+    return best
 
 
 def compare_saved(
     bench: Bench, way: Way, remark: str, watches: Callable[[], list[AbstractContextManager[None]]]
 ) -> Outcome | None:
     """Compares the gradient as it is with that of a run in which autograd keeps copies."""
-    bad = flagged(bench, way, *watches())
+    writes = Writes()
+    bad = flagged(bench, way, *watches(), writes=writes)
     if not isinstance(bad, Record):
         return bad
     how = way.label + remark
     if difference(bad, measure(bench, bench.flagged, way, *watches())) is not None:
         return cannot_tell("two runs of the flagged code from one seed give different gradients", how=how)
     gap = difference(bad, measure(bench, bench.flagged, way, *watches(), keep_saved=True))
+    if gap is None and writes.idle:
+        row = Evidence("writes of the flagged line that change a number", "0", "writes", str(writes.count))
+        return cannot_tell(IDLE, (row,), how)
     if gap is None:
         why = "the gradient is the same when autograd keeps copies: no value that it needs is overwritten"
         return Outcome(Verdict.REFUTED, why, (agreement(bad, "with copies of all saved tensors"),), how)

@@ -1,0 +1,200 @@
+"""What one run cannot decide is left open, and tried with the values that decide it where some can be made up."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+from runtime_check.evidence import Outcome, Verdict
+from runtime_check.plan import claim_of, from_finding
+from runtime_check.pool import Pool
+from torchlint.engine import lint_source
+from torchlint.findings import Confidence, Finding, Severity, Span
+from torchlint.rule import all_rules
+
+RULES = {rule.meta.code: rule for rule in all_rules()}
+CONFIRMED, REFUTED, OPEN = Verdict.CONFIRMED, Verdict.REFUTED, Verdict.CANNOT_TELL
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(2) as running:
+        yield running
+
+
+def outcome(pool: Pool, text: str, code: str) -> Outcome:
+    """The outcome of the one finding of a rule in a file, or of one on the line that `#!` marks."""
+    text, rule = textwrap.dedent(text).lstrip("\n"), RULES[code]
+    marked = [n for n, row in enumerate(text.splitlines(), 1) if row.endswith("#!")]
+    found = [Finding("file.py", Span(n, 1, n, 2), code, "test", Severity.ERROR, Confidence.SURE, "-") for n in marked]
+    (finding,) = found or lint_source(text, rules=[rule])
+    claim = claim_of(finding, rule.claim)
+    assert claim is not None
+    ((_, seen),) = pool.run([from_finding(finding, claim, text, 0, seconds=25, path="file.py")])
+    return seen
+
+
+# -- writes that change no number -----------------------------------------------------------------
+
+GATE = """
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        h = self.proj(x)
+        g = torch.sigmoid(h)
+        out = g * h
+        g.data.{write}
+        return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("write", "verdict", "said"),
+    [
+        ("clamp_(0.4, 0.6)", CONFIRMED, "torch.randn(2, 32))"),
+        ("clamp_(0.01, 0.99)", CONFIRMED, "with inputs times 10"),
+        ("clamp_(-1.0, 2.0)", OPEN, "changes no number"),
+    ],
+)
+def test_a_write_that_changes_nothing_refutes_nothing(pool: Pool, write: str, verdict: Verdict, said: str) -> None:
+    found = outcome(pool, GATE.format(write=write), "TL101")
+    assert found.verdict is verdict, found
+    assert said in f"{found.why} {found.how}", found
+
+
+def test_a_write_to_what_backward_does_not_need_is_refuted(pool: Pool) -> None:
+    text = GATE.format(write="clamp_(0.4, 0.6)  #!")
+    text = text.replace("torch.sigmoid(h)", "self.proj(h)").replace("g * h", "added(g, h)")
+    found = outcome(pool, f"{text}\n\ndef added(a, b):\n    return a + b\n", "TL101")
+    assert found.verdict is REFUTED, found
+
+
+# -- derivatives at zero ----------------------------------------------------------------------------
+
+LENGTH = """
+import torch
+
+
+def length(x):
+    n = (x * x).sum(-1).sqrt()
+    return torch.where(n > 0, x[..., 0] / n, torch.zeros_like(n))  #!
+"""
+CALL = "w = torch.rand(4, 3) + 1\nlength(w.requires_grad_()).sum().backward()\n"
+
+
+def test_zeros_are_among_the_inputs(pool: Pool) -> None:
+    found = outcome(pool, LENGTH, "TL220")
+    assert found.verdict is CONFIRMED and "with zeros" in found.how, found
+
+
+def test_zeros_that_the_program_does_not_give_are_left_open(pool: Pool) -> None:
+    found = outcome(pool, f"{LENGTH}\n\n{CALL}", "TL220")
+    assert found.verdict is OPEN and "for zeros" in found.why, found
+
+
+# -- datasets ---------------------------------------------------------------------------------------
+
+STORED = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Stored(Dataset):
+    def __init__(self):
+        self.x = {values}
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        item = self.x[index]
+        item.{change}
+        return item
+
+
+for batch in DataLoader(Stored(), 2):
+    print(batch)
+"""
+UNIT = "torch.nn.functional.normalize(torch.randn(8, 3), dim=1)"
+
+
+@pytest.mark.parametrize(
+    ("values", "change", "verdict"),
+    [
+        ("torch.rand(8, 3)", "clamp_(0, 1)", OPEN),
+        ("torch.ones(8, 3)", "clamp_(0, 1)", OPEN),
+        ("torch.rand(8, 3)", "relu_()", OPEN),
+        (UNIT, "div_(item.norm())", OPEN),
+        ("torch.randn(8, 3)", "clamp_(0, 1)", CONFIRMED),
+        ("torch.rand(8, 3)", "div_(2)", CONFIRMED),
+        ("torch.zeros(8, 3)", "add_(1)", CONFIRMED),
+        ("torch.zeros(8, 3)", "mul_(2)", CONFIRMED),
+        ("torch.rand(8, 3)", "mul_(1)", REFUTED),
+    ],
+)
+def test_a_dataset_is_judged_with_the_data_that_the_program_makes(
+    pool: Pool, values: str, change: str, verdict: Verdict
+) -> None:
+    found = outcome(pool, STORED.format(values=values, change=change), "TL525")
+    assert found.verdict is verdict, found
+
+
+# -- generators that are used up ----------------------------------------------------------------------
+
+USED = """
+import torch
+from torch import nn
+
+
+def main():
+    net = nn.Linear(4, 3)
+    params = net.parameters()
+    {first}
+    {second}
+    return net
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ("count = sum(p.numel() for p in params)", "torch.optim.SGD(params, lr=0.1)", CONFIRMED),
+        ("torch.optim.SGD(params, lr=0.1)", "for p in params: p.requires_grad = False", CONFIRMED),
+        ("torch.optim.SGD(params, lr=0.1)", "torch.nn.utils.clip_grad_norm_(params, float('inf'))", OPEN),
+    ],
+)
+def test_what_is_used_up_gives_the_line_nothing(pool: Pool, first: str, second: str, verdict: Verdict) -> None:
+    found = outcome(pool, USED.format(first=first, second=second), "TL511")
+    assert found.verdict is verdict and "`params` is used up" in found.why, found
+
+
+def test_a_limit_that_is_infinite_is_not_lowered(pool: Pool) -> None:
+    text = """
+    import torch
+
+    net = torch.nn.Linear(3, 1)
+    params = net.parameters()
+    optimizer = torch.optim.SGD(params, lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.ones(2, 3)).sum().backward()
+        torch.nn.utils.clip_grad_norm_(params, {limit})
+        optimizer.step()
+    """
+    assert outcome(pool, text.replace("{limit}", "50.0"), "TL511").verdict is CONFIRMED
+    found = outcome(pool, text.replace("{limit}", "float('inf')"), "TL511")
+    assert found.verdict is OPEN and "nothing would be clipped" in found.why, found
