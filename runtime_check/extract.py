@@ -17,22 +17,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from runtime_check import placeholder
+from runtime_check.outline import outline
 from runtime_check.placeholder import USER_FILES, Missing, MissingError
 from runtime_check.project_loader import Loader, ModuleProxy, importer, opener, register, star_names, variables
 from runtime_check.statements import (
     Step,
     bound,
     class_body_reads,
-    future_flags,
-    guarded_lines,
     is_for_checkers,
-    is_patch,
     is_star,
+    lasts,
     looks_like_module,
     read,
-    steps,
     walk,
-    without_docs,
 )
 from runtime_check.target import Target, target_at
 
@@ -80,8 +77,10 @@ class Namespace:
     def __init__(self, text: str, path: str, roots: tuple[str, ...] = (), *,
                  loader: Loader | None = None) -> None:
         self.text, self.path = text, path
-        self.tree = without_docs(ast.parse(text, filename=path))
-        self.steps = steps(self.tree)
+        self.outline = outline(text, path)
+        self.tree, self.steps = self.outline.tree, self.outline.steps
+        self.binding, self.touching, self.stars = self.outline.binding, self.outline.touching, self.outline.stars
+        self.patches = self.outline.patches
         self.skipped: list[str] = []
         self.pins: dict[str, Any] = {}
         self.running: list[int] = []
@@ -92,29 +91,13 @@ class Namespace:
         self.adjust: Callable[[ast.stmt], ast.stmt] | None = None  # the form in which a statement is run
         self.loader = loader or Loader(path, roots, _namespace)
         self.package = self.loader.package(path)
-        self.guarded_lines = frozenset(guarded_lines(self.tree))
-        self.flags = future_flags(self.tree)
-        self._index()
+        self.guarded_lines, self.flags = self.outline.guarded_lines, self.outline.flags
+        self._from_star: dict[str, ast.ImportFrom | None] = {}
+        self._asked: set[tuple[str, ast.ImportFrom]] = set()
         self.globals = Globals()
         self.globals.space = self
         self._set_up()
         self.loader.spaces.setdefault(os.path.abspath(path), self)  # whole: a time limit may end this anywhere
-
-    def _index(self) -> None:
-        self.binding: dict[str, list[Step]] = {}
-        self.touching: dict[str, list[Step]] = {}
-        self.stars: list[ast.ImportFrom] = []
-        self.patches = [step for step in self.steps if is_patch(step.node) and not step.main]
-        self._from_star: dict[str, ast.ImportFrom | None] = {}
-        self._asked: set[tuple[str, ast.ImportFrom]] = set()
-        for step in self.steps:
-            for name in step.binds:
-                self.binding.setdefault(name, []).append(step)
-            for name in step.touches:
-                self.touching.setdefault(name, []).append(step)
-            for item in walk(step.node):
-                if isinstance(item, ast.ImportFrom) and item.names[0].name == "*":
-                    self.stars.append(item)
 
     def _set_up(self) -> None:
         USER_FILES.add(self.path)
@@ -188,12 +171,15 @@ class Namespace:
 
         Functions, classes, modules and pinned names stay: objects made from them stay comparable.
         """
+        gone: set[str] = set()
         for step in self.steps:
-            if step.index in self.done and not _lasts(step.node):
+            if step.index in self.done and step.index not in self.outline.lasting:
                 self.done.discard(step.index)
-                for name in step.binds - self.pins.keys():
-                    self.globals.pop(name, None)
-                    self.failed.pop(name, None)
+                gone |= step.binds - self.pins.keys()
+        for name in gone:
+            self.globals.pop(name, None)
+            self.failed.pop(name, None)
+            self.done.difference_update(step.index for step in self.binding[name])  # an import that it was made of
         kept = {*self.binding, *self.pins, *vars(builtins)}
         for name in [name for name in self.globals if name not in kept]:
             if not name.startswith("__") and not isinstance(self.globals[name], _LASTING_VALUES):
@@ -261,25 +247,36 @@ class Namespace:
 
     def run_step(self, step: Step) -> None:
         """Runs one top-level statement. If it raises, the names that it binds become placeholders."""
-        self.done.add(step.index)
-        if self.patches and isinstance(step.node, ast.FunctionDef):
-            self._patch()
         if is_star(step.node):
+            self.done.add(step.index)
             return  # names of star imports are looked up one by one
-        with self.busy(step.index):
-            self._prepare(step.node)
-            try:
-                self.execute([step.node])
-            except (Exception, SystemExit) as error:
-                if not self._fall_back(step, error) and not self._without_decorators(step.node, error):
-                    self._replace(step, error)
+        with self._doing(step):
+            if self.patches and isinstance(step.node, ast.FunctionDef):
+                self._patch()
+            with self.busy(step.index):
+                self._prepare(step.node)
+                try:
+                    self._execute_step(step)
+                except (Exception, SystemExit) as error:
+                    if not self._fall_back(step, error) and not self._without_decorators(step.node, error):
+                        self._replace(step, error)
+
+    @contextlib.contextmanager
+    def _doing(self, step: Step) -> Iterator[None]:
+        """While a statement runs, it counts as done; if it is interrupted, it is not."""
+        self.done.add(step.index)
+        try:
+            yield
+        except BaseException:
+            self.done.discard(step.index)
+            raise
 
     def _patch(self) -> None:
         """What the file changes in other modules is there before one of its functions runs."""
-        waiting, self.patches = self.patches, []
-        for step in waiting:
+        for step in self.patches:
             if step.index not in self.done:
                 self.run_step(step)
+        self.patches = []
 
     def _without_decorators(self, node: ast.stmt, error: BaseException) -> bool:
         """Makes a definition once more, without its decorators. False if it has none, or that fails too."""
@@ -296,18 +293,17 @@ class Namespace:
 
     def run_strictly(self, step: Step) -> None:
         """Runs one top-level statement and raises what it raises."""
-        self.done.add(step.index)
-        with self.busy(step.index):
+        with self._doing(step), self.busy(step.index):
             self._prepare(step.node)
             try:
-                self.execute([step.node])
+                self._execute_step(step)
             except Exception as error:
                 if not self._fall_back(step, error):
                     raise
 
     def _fall_back(self, step: Step, error: BaseException) -> bool:
         """Gives the names of a failed statement stand-ins; False if one of them has none."""
-        if self.fallback is None or not step.binds or _lasts(step.node):
+        if self.fallback is None or not step.binds or lasts(step.node):
             return False
         values = {name: self.fallback(name) for name in step.binds}
         if any(value is None for value in values.values()):
@@ -331,7 +327,15 @@ class Namespace:
     def execute(self, nodes: list[ast.stmt]) -> None:
         """Runs statements in this namespace, keeping file name and lines. Raises what they raise."""
         tree = ast.Module(body=nodes if self.adjust is None else [*map(self.adjust, nodes)], type_ignores=[])
-        code = compile(tree, self.path, "exec", flags=self.flags, dont_inherit=True)
+        self._run(compile(tree, self.path, "exec", flags=self.flags, dont_inherit=True), nodes)
+
+    def _execute_step(self, step: Step) -> None:
+        if self.adjust is not None:
+            self.execute([step.node])
+            return
+        self._run(self.outline.code(step, self.path), [step.node])
+
+    def _run(self, code: types.CodeType, nodes: list[ast.stmt]) -> None:
         before = placeholder.module_like
         placeholder.module_like = any(looks_like_module(node) for node in nodes)
         try:
@@ -394,7 +398,11 @@ class Namespace:
             return None
         if name not in self._from_star:
             self._from_star[name] = None  # star imports may go in circles
-            self._from_star[name] = next(self._find_stars(name), None)
+            try:
+                self._from_star[name] = next(self._find_stars(name), None)
+            except BaseException:
+                del self._from_star[name]
+                raise
         return self._from_star[name]
 
     def _find_stars(self, name: str) -> Iterator[ast.ImportFrom]:
@@ -419,14 +427,7 @@ class Namespace:
 
 
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef)
-_LASTING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 _LASTING_VALUES = (types.FunctionType, types.ModuleType, type, Missing)
-
-
-def _lasts(node: ast.stmt) -> bool:
-    """Whether a statement defines or imports, be it that it tries to: what it gives is the same in every run."""
-    return isinstance(node, _LASTING) or (
-        isinstance(node, ast.Try) and any(isinstance(item, _LASTING) for item in ast.walk(node)))
 
 
 def _namespace(text: str, path: str, loader: Loader) -> Namespace:

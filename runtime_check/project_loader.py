@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime_check.nearby import MARKERS, dotted
+from runtime_check.outline import decode
 from runtime_check.outside import ALWAYS, known
 from runtime_check.placeholder import Missing
 
@@ -299,18 +300,6 @@ def locate(base: str, rest: Sequence[str]) -> str | None:
     if os.path.isdir(place) and any(name.endswith(".py") or "." not in name for name in os.listdir(place)):
         return place
     return None
-
-
-def decode(data: bytes) -> str:
-    """Text of a Python file: its declared encoding, else UTF-8; bytes that do not fit are replaced."""
-    import io
-    import tokenize
-
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return data.decode(encoding)
-    except (SyntaxError, UnicodeDecodeError, LookupError):
-        return data.decode("utf-8", errors="replace")
 
 
 def register(name: str, module: types.ModuleType) -> None:

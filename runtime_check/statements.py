@@ -41,9 +41,9 @@ class Step:
     main: bool = False  # inside `if __name__ == "__main__":`
 
 
-def without_docs(tree: ast.Module) -> ast.Module:
+def without_docs(tree: ast.Module, text: str) -> ast.Module:
     """The tree without decorators that only write documentation: making it can take longer than all the rest."""
-    for node in statements_in(tree):
+    for node in statements_in(tree) if "docstring" in text else ():
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.decorator_list:
             node.decorator_list = [item for item in node.decorator_list if not DOCUMENTS.search(ast.unparse(item))]
     return tree
@@ -56,8 +56,16 @@ def statements_in(node: ast.AST) -> Iterator[ast.stmt]:
         item = work.pop()
         if isinstance(item, ast.stmt):
             yield item
-        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-            work.extend(getattr(item, name, ()))
+        for name in BLOCKS.get(type(item), ()):
+            work.extend(getattr(item, name))
+
+
+#: Where nodes that hold statements keep them.
+BLOCKS: dict[type[ast.AST], tuple[str, ...]] = {
+    kind: tuple(name for name in ("body", "orelse", "finalbody", "handlers", "cases") if name in kind._fields)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, (ast.stmt, ast.ExceptHandler, ast.match_case, ast.Module))
+}
 
 
 def is_for_checkers(node: ast.stmt, name: str) -> bool:
@@ -130,7 +138,8 @@ def bound(node: ast.AST) -> set[str]:
     """Names that running `node` binds in its own scope."""
     names: set[str] = set()
     inner: set[int] = set()  # targets of comprehensions stay inside them
-    for item in walk(node):
+    nodes = list(walk(node))
+    for item in nodes:
         match item:
             case ast.comprehension():
                 inner.update(id(part) for part in ast.walk(item.target))
@@ -144,10 +153,9 @@ def bound(node: ast.AST) -> set[str]:
                 names.add(name)
             case ast.MatchStar(name=str() as name) | ast.MatchMapping(rest=str() as name):
                 names.add(name)
-    for item in walk(node):
-        match item:
-            case ast.Name(id=name, ctx=ast.Store()) if id(item) not in inner:
-                names.add(name)
+    for item in nodes:
+        if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store) and id(item) not in inner:
+            names.add(item.id)
     return names
 
 
@@ -163,7 +171,7 @@ def class_body_reads(node: ast.AST) -> set[str]:
     CPython looks these up without `__missing__` of a dict subclass, so they must be present before.
     """
     names: set[str] = set()
-    for item in ast.walk(node):
+    for item in statements_in(node):
         if isinstance(item, ast.ClassDef):
             for part in item.body:
                 names |= read(part, deep=False)
@@ -248,6 +256,15 @@ def future_flags(tree: ast.Module) -> int:
                 feature = getattr(__future__, alias.name, None)
                 flags |= feature.compiler_flag if feature else 0
     return flags
+
+
+_LASTING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+
+
+def lasts(node: ast.stmt) -> bool:
+    """Whether a statement defines or imports, be it that it tries to: what it gives is the same in every run."""
+    return isinstance(node, _LASTING) or (
+        isinstance(node, ast.Try) and any(isinstance(item, _LASTING) for item in statements_in(node)))
 
 
 def is_star(node: ast.stmt) -> bool:

@@ -20,6 +20,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from runtime_check import clock
+from runtime_check.outline import parsed
 
 Watcher = Callable[[FrameType, int], None]
 Range = tuple[int, int, int, int]
@@ -40,7 +41,7 @@ def owner_of(text: str, line: int) -> tuple[str, int, int]:
     A line of a `def` or `class` statement itself belongs to what is around it.
     """
     best = ("<module>", 1, max(1, text.count("\n") + 1))
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             body = node.body[0].lineno if isinstance(node.body, list) else node.body.lineno
             first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
@@ -58,7 +59,7 @@ def owner_of(text: str, line: int) -> tuple[str, int, int]:
 def class_around(text: str, line: int) -> str:
     """The name of the innermost class around a line, or an empty string."""
     best, first = "", 0
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.ClassDef) and first <= node.lineno <= line <= (node.end_lineno or 0):
             best, first = node.name, node.lineno
     return best
@@ -67,7 +68,7 @@ def class_around(text: str, line: int) -> str:
 def methods_around(text: str, line: int) -> set[str]:
     """The names of the methods of the innermost class around a line."""
     name = class_around(text, line)
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.ClassDef) and node.name == name:
             return {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
     return set()
@@ -76,13 +77,13 @@ def methods_around(text: str, line: int) -> set[str]:
 def script_line(text: str) -> list[int]:
     """The line of the last top-level statement that does more than define or import something."""
     defining = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-    lines = [node.lineno for node in ast.parse(text).body if not isinstance(node, defining)]
+    lines = [node.lineno for node in parsed(text).body if not isinstance(node, defining)]
     return lines[-1:]
 
 
 def acts(text: str) -> bool:
     """Whether running a file does more than define things: it loops, calls what it defines, has a `__main__` block."""
-    body = ast.parse(text).body
+    body = parsed(text).body
     own = {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))}
     for node in body:
         if isinstance(node, (ast.For, ast.While, ast.With)) or (
@@ -100,7 +101,7 @@ def acts(text: str) -> bool:
 
 def class_line(text: str, line: int) -> int | None:
     """The line of the `class` statement of the outermost class around a line, if it is in one."""
-    for node in ast.parse(text).body:
+    for node in parsed(text).body:
         if isinstance(node, ast.ClassDef) and node.lineno < line <= (node.end_lineno or 0):
             return node.lineno
     return None
@@ -109,7 +110,7 @@ def class_line(text: str, line: int) -> int | None:
 def bodies(text: str, spots: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     """For the spots that head a function or class: the lines of the whole definition, decorators included."""
     found = {}
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             for index, (start, _) in enumerate(spots):

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from runtime_check.outline import outline
+from runtime_check.statements import statements_in
+
 DEPTH = 3
 FOLLOWED = 60  # variables of functions that are looked at for one parameter
 TENSOR_ATTRIBUTES = frozenset({
@@ -101,10 +104,10 @@ def _functions(path: str) -> dict[tuple[str, int], ast.AST]:
     if path not in _files or _files[path][0] is not lines:
         found: dict[tuple[str, int], ast.AST] = {}
         try:
-            tree = ast.parse("".join(lines))
+            tree = outline("".join(lines), path).tree
         except (SyntaxError, ValueError, RecursionError):
             tree = ast.Module([], [])
-        for node in ast.walk(tree):
+        for node in statements_in(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
                 found[node.name, first] = node

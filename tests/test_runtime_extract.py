@@ -436,3 +436,61 @@ def test_modules_that_are_imported_by_name_are_loaded_on_demand_too(tmp_path: Pa
             return importlib.import_module(f".{name}", "late_pkg").VALUE
     """, late_pkg__init="", late_pkg__part="import absent_package\nVALUE = 3\n").get("get")
     assert made("part") == 3  # type: ignore[operator]
+
+
+# Again
+
+
+class Interrupted(BaseException):
+    """As a time limit is: no error that code under test may catch."""
+
+
+def test_what_was_interrupted_is_loaded_by_the_next_reading(tmp_path: Path) -> None:
+    ns = project(tmp_path, """
+        from parts import Base
+        from names import *
+        class Net(Base):
+            size = SIZE
+    """, parts="""
+        def slowly():
+            hook()
+        class Base:
+            made = slowly()
+    """, names="SIZE = 4\n")
+
+    def stop() -> None:
+        raise Interrupted
+
+    parts = ns.loader.space(str(tmp_path / "parts.py"))
+    parts.pin("hook", stop)
+    with pytest.raises(Interrupted):
+        ns.resolve("Net")
+    parts.pin("hook", lambda: None)
+    net: Any = ns.resolve("Net")
+    assert (net.__mro__[1].__name__, net.size) == ("Base", 4)
+
+
+def test_a_name_made_of_an_import_of_the_same_name_is_there_in_every_run(tmp_path: Path) -> None:
+    ns = project(tmp_path, """
+        from table import TABLE
+        TABLE.update(b=2)
+        TABLE = dict(c=3, **TABLE)
+        def keys():
+            return sorted(TABLE)
+    """, table="TABLE = dict(a=1)\n")
+    keys: Any = ns.resolve("keys")
+    assert keys() == ["a", "b", "c"]
+    for space_ in ns.loader.spaces.values():
+        space_.reset()
+    assert keys() == ["a", "b", "c"]
+
+
+def test_a_decorated_name_stays_the_object_that_others_know() -> None:
+    ns = space("""
+        class Net: ...
+        Net = register(Net)
+    """)
+    ns.pin("register", lambda cls: cls)
+    first = ns.get("Net")
+    ns.reset()
+    assert ns.get("Net") is first
