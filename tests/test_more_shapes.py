@@ -89,3 +89,40 @@ class Data(Dataset):
 ])
 def test_stored_data_is_changed_in_many_ways(change: str, found: bool) -> None:
     assert lines(DATASET.replace("CHANGE", change), "TL525") == ([19] if found else [])
+
+
+EVALUATED = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return nn.functional.dropout(self.fc(x), 0.5, self.training)
+
+
+net = MADE
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+net(torch.ones(3, 2, 8)).sum().backward()
+optimizer.step()
+with torch.no_grad():
+    print(net(torch.ones(3, 2, 8)))
+"""
+
+
+@pytest.mark.parametrize(("made", "found"), [
+    ("Net()", True),
+    ("nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 1)", True),
+    ("nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, dropout=0.0), 1)", False),
+    ("nn.Sequential(nn.GRU(8, 8, 2, dropout=0.1))", True),
+    ("nn.Sequential(nn.GRU(8, 8, dropout=0.1))", False),
+    ("nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True))", True),
+    ("nn.Sequential(nn.InstanceNorm1d(2))", False),
+    ("nn.Sequential(nn.Dropout(0.0))", False),
+])
+def test_layers_tell_whether_the_mode_matters(made: str, found: bool) -> None:
+    assert lines(EVALUATED.replace("MADE", made), "TL514") == ([20] if found else [])

@@ -10,6 +10,7 @@ from torchlint.model.values import Kind, Value
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
+    from torchlint.model.functions import FunctionInfo
 
 # Names of the argument of `train(mode)`.
 MODES = ("mode", "train", "training", "flag", "enable", "enabled", "state", "status", "value", "on")
@@ -28,18 +29,51 @@ def switches(value: Value, depth: int = 0) -> bool:
             return False
         return any(
             switches(value.cls.attr(name), depth + 1) for cls in value.cls.project_mro for name in cls.stores
-        )
-    info = knowledge.module_class(value.name)
-    return info is not None and info.mode_sensitive and info.kind in ("norm", "dropout") and not drops_nothing(value)
+        ) or any(_told_mode(method) for method in value.cls.all_methods())
+    return _layer_switches(value.name, value.site)
 
 
-def drops_nothing(value: Value) -> bool:
-    """`nn.Dropout(0.0)`, which is the same in both modes."""
-    match value.site:
-        case ast.Call(args=[ast.Constant(value=0)]) | ast.Call(args=[], keywords=[
-                ast.keyword(arg="p", value=ast.Constant(value=0))]):
-            return value.name.rpartition(".")[2].endswith("Dropout")
+def _told_mode(method: FunctionInfo) -> bool:
+    """Whether a method gives the mode to a function of torch's: `F.dropout(x, 0.5, self.training)`."""
+    mode = f"{method.self_name}.training"
+    return any(
+        isinstance(node, ast.Call) and method.model.name_of(node.func).startswith("torch.nn.functional.")
+        and any(isinstance(arg, ast.Attribute) and ast.unparse(arg) == mode
+                for arg in (*node.args, *(keyword.value for keyword in node.keywords)))
+        for node in method.own_nodes)
+
+
+def _layer_switches(name: str, made: ast.AST | None) -> bool:
+    """The same of a layer of torch's, which may be told to drop nothing, or to keep no running statistics."""
+    info = knowledge.module_class(name)
+    if info is None or not info.mode_sensitive:
+        return False
+    match info.kind, made:
+        case "dropout", _:
+            return _setting(info, made, "p") != 0
+        case "norm", _:
+            return _setting(info, made, "track_running_stats") is not False
+        case "transformer", ast.Call(args=[ast.Call() as layer, *_]):  # `TransformerEncoder(TransformerEncoderLayer(..`
+            return _layer_switches(f"{name}Layer", layer)
+        case "rnn", _ if _setting(info, made, "num_layers") == 1:
+            return False
+        case "rnn" | "attention" | "transformer", _:
+            rate = _setting(info, made, "dropout")
+            return isinstance(rate, float) and rate > 0
     return False
+
+
+def _setting(info: knowledge.ModuleClass, made: ast.AST | None, name: str) -> object:
+    """What a constructor is told for a parameter, or does if it is told nothing; `...` if that cannot be seen."""
+    names = [param.name for param in info.params]
+    if name not in names or not isinstance(made, ast.Call) or any(isinstance(arg, ast.Starred) for arg in made.args):
+        return ...
+    given = dict(zip(names, made.args, strict=False)) | {keyword.arg or "": keyword.value for keyword in made.keywords}
+    if name in given:
+        told = given[name]
+        return told.value if isinstance(told, ast.Constant) else ...
+    default = info.params[names.index(name)].default
+    return ... if default is None or "" in given else ast.literal_eval(default)
 
 
 def mentions_device(model: FileModel) -> bool:

@@ -251,6 +251,42 @@ CLEAN = [
     import torch
     from torch import nn
 
+
+    def fitted(net):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer.zero_grad()
+        net(torch.ones(2, 3, 3)).mean().backward()
+        optimizer.step()
+        return net
+
+
+    # The same in both modes, noise that is wanted, a teacher that is meant to be so.
+    still = fitted(nn.Sequential(nn.InstanceNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False), nn.Dropout(p=0)))
+    noisy = fitted(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)))
+    with torch.no_grad():
+        print(still(torch.ones(2, 3, 3)).mean())
+        drawn = torch.stack([noisy(torch.ones(2, 3, 3)) for _ in range(5)])
+        print(drawn.mean(0), drawn.std(0))
+    """,
+    """
+    import torch
+    from torch import nn
+
+    student, teacher = (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(2))
+    optimizer = torch.optim.Adam(student.parameters())
+    student.train()
+    teacher.train()
+    for x in torch.randn(2, 3, 4):
+        with torch.no_grad():
+            target = teacher(x)
+        optimizer.zero_grad()
+        (student(x) - target).pow(2).mean().backward()
+        optimizer.step()
+    """,
+    """
+    import torch
+    from torch import nn
+
     net = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0))
     with torch.no_grad():
         print(net(torch.ones(1, 2)).argmax(1))
@@ -266,7 +302,8 @@ def check(model: FileModel) -> Iterator[Hit]:
             if event.grad is not False or not switches(event.target) or event.depth > 1 or inner(model, event):
                 continue
             cause = training_mode(model, owner, flow, event)
-            if cause is not None and cause not in seen and used(model, training.place_of(model, event)):
+            place = training.place_of(model, event)
+            if cause is not None and cause not in seen and used(model, place) and not samples(model, flow, place):
                 seen.add(cause)
                 yield Hit(
                     cause,
@@ -276,7 +313,10 @@ def check(model: FileModel) -> Iterator[Hit]:
 
 
 def training_mode(model: FileModel, owner: ast.AST, flow: Flow, call: Event) -> ast.AST | None:
-    """Where to report that the model is in training mode at a call; None if it may be in eval mode."""
+    """Where to report that the model is in training mode at a call; None if it may be in eval mode.
+
+    A module that is set to training mode and not trained is meant to be in it: a teacher, a sampler.
+    """
     at = flow.events.index(call)
     trained = False
     for event in reversed(flow.events[:at]):
@@ -287,13 +327,27 @@ def training_mode(model: FileModel, owner: ast.AST, flow: Flow, call: Event) -> 
         if event.what == "train" and training.same(event.target, call.target):
             place = training.place_of(model, event)
             here = training.place_of(model, call)
-            return place if model.owner(place) is model.owner(here) else here
-        if event.what == "step":
+            return None if not trained else place if model.owner(place) is model.owner(here) else here
+        if event.what in ("step", "unknown_step") and training.owns(event.target, call.target) is not False:
             trained = True
     whole = owner is model.tree and not any(
         e.what in ("eval", "set_mode") for e in flow.events
     ) and not model.calls_named("eval")
     return training.place_of(model, call) if whole and trained else None
+
+
+def samples(model: FileModel, flow: Flow, call: ast.AST) -> bool:
+    """Whether a loop calls the model again and again with the same input, for the noise that dropout makes."""
+    for up in model.ancestors(call):
+        match up:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                return False
+            case ast.For() | ast.ListComp() | ast.GeneratorExp():
+                names = [node for node in ast.walk(up) if isinstance(node, ast.Name)]
+                changed = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+                read = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
+                return not changed & read and not any(event.what == "step" for event in flow.in_loop(up))
+    return False
 
 
 def inner(model: FileModel, event: Event) -> bool:
