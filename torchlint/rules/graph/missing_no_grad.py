@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from torchlint.claims import GraphGrows
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes.no_grad import add_no_grad_decorator, under_no_grad
-from torchlint.model import Event, FileModel, FunctionInfo
+from torchlint.model import Event, FileModel, FunctionInfo, callers
+from torchlint.project import target_names
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL210", "missing-no-grad", Severity.WARNING, fix=Safety.UNSAFE, triggers=("eval", "train"))
@@ -71,8 +72,11 @@ EXAMPLES = [
             def __init__(self):
                 self.net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
 
+            def set_mode(self, training):
+                self.net.train(training)
+
             def run(self, batches):
-                self.net.train(False)
+                self.set_mode(False)
                 seen = []
                 for x in batches:
                     out = self.net(x)  #!
@@ -93,9 +97,12 @@ EXAMPLES = [
             def __init__(self):
                 self.net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
 
+            def set_mode(self, training):
+                self.net.train(training)
+
             @torch.no_grad()
             def run(self, batches):
-                self.net.train(False)
+                self.set_mode(False)
                 seen = []
                 for x in batches:
                     out = self.net(x)
@@ -222,6 +229,25 @@ CLEAN = [
     with torch.no_grad():
         check(net, data)
     """,
+    """
+    import torch
+    from torch import nn
+
+
+    def total(net, batches):
+        net.eval()
+        found = 0
+        for x in batches:
+            found = found + net(x).sum()
+        return found
+
+
+    net = nn.Linear(2, 1)
+    x = torch.ones(1, 2, requires_grad=True)
+    total(net, [x]).backward()
+    loss = total(net, [x.detach()])
+    print(torch.autograd.grad(loss, net.weight))
+    """,
 ]
 
 
@@ -232,11 +258,26 @@ def check(model: FileModel) -> Iterator[Hit]:
         events = model.flow(info.node).events
         if any(e.what in LEARNING for e in events) or wants_gradients(info, info.own_nodes):
             continue
-        modes = {e.target.ident: e for e in events if e.what == "eval" and e.depth == 0 and e.target.ident is not None}
+        modes = {e.target.ident: e for e in events if e.what == "eval" and e.target.ident is not None}
         call = next((e for e in events if evaluated(model, e, modes)), None)
-        if call is not None and isinstance(info.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if call is None or learned_from(info):
+            continue
+        if isinstance(info.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield Hit(call.node, "evaluation records a graph that nobody uses; decorate with `torch.no_grad()`",
                       add_no_grad_decorator(model, info.node), confidence=min(call.target.sure, Confidence.LIKELY))
+
+
+def learned_from(info: FunctionInfo) -> bool:
+    """Whether what a function returns is backpropagated where it is called."""
+    for call in callers.find(info):
+        model, statement = info.model, info.model.statement(call)
+        names = set(target_names(statement.targets[0])) if isinstance(statement, ast.Assign) else set()
+        for event in model.flow(model.owner(call)).of("backward", "autograd_grad"):
+            parts = list(ast.walk(event.node))
+            read = any(isinstance(part, ast.Name) and part.id in names for part in parts)
+            if call in parts or (read and model.position(event.node) > model.position(call)):
+                return True
+    return False
 
 
 def beside_training(model: FileModel) -> Iterator[Hit]:
