@@ -12,18 +12,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from torchlint import knowledge
 from torchlint.claims import NotRegistered
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.factory import Absorbed, absorbed, is_idle
 from torchlint.fixes.layout import layout
-from torchlint.model import FileModel
+from torchlint.model import ClassInfo, FileModel
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL407", "nonleaf-parameter", Severity.ERROR, fix=Safety.SAFE, triggers=("Parameter",))
 CLAIM = NotRegistered()
+# Done once to the initial value, these leave what was meant in no doubt.
 CONVERSIONS = ("to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "type_as", "to_dense", "clone",
-               "contiguous", "t", "transpose", "view", "reshape", "unsqueeze", "expand", "squeeze", "mul", "div", "add")
+               "contiguous", "repeat", "mul", "div", "add", "T", "mT")
 KEEPING = ("requires_grad_", "share_memory_", "detach_", "normal_", "uniform_", "zero_", "fill_", "retain_grad")
 
 EXAMPLES = [
@@ -82,6 +84,8 @@ EXAMPLES = [
 
             def build(self, size):
                 self.cls = nn.Parameter(torch.randn(1, size)).half().unsqueeze(0)  #!
+                self.end = -nn.Parameter(torch.ones(size))  #!
+                setattr(self, "mid", nn.Parameter(torch.ones(size, 2)).T)  #!
 
 
         print([name for name, _ in Tokens().named_parameters()])
@@ -102,6 +106,8 @@ EXAMPLES = [
 
             def build(self, size):
                 self.cls = nn.Parameter(torch.randn(1, size).half().unsqueeze(0))
+                self.end = nn.Parameter(-torch.ones(size))
+                setattr(self, "mid", nn.Parameter(torch.ones(size, 2).T))
 
 
         print([name for name, _ in Tokens().named_parameters()])
@@ -159,6 +165,13 @@ CLEAN = [
             self.layer = nn.Linear(2, 2).to(torch.float32)
             weight = nn.Parameter(torch.zeros(size))
             self.weight = weight
+            kept = nn.Parameter(torch.ones(size))
+            self.kept, self.half = kept, None
+            self.half = kept * 0.5
+            self.masked = (nn.Parameter(torch.ones(size)) * 2).detach()
+            self.number = nn.Parameter(torch.ones(1)).item() * 2
+            self.rows = nn.Parameter(torch.ones(size, 2)).shape[0]
+            self.register_buffer("start_again", nn.Parameter(torch.ones(size)).detach().clone())
 
         def forward(self, x):
             scale = self.inside.to(x.dtype)
@@ -171,49 +184,79 @@ CLEAN = [
 
 
 def check(model: FileModel) -> Iterator[Hit]:
-    """Attributes of Modules whose value is made from a Parameter built in the same expression."""
+    """Attributes of Modules whose value is computed from a Parameter that is built for it."""
     for cls in model.classes:
         if not cls.is_module:
             continue
         for name, stores in cls.stores.items():
             for method, stmt, expr in stores:
-                if expr is None or isinstance(stmt, ast.Call) or method is None or method.name == "forward":
+                if expr is None or method is None or method.name == "forward":
                     continue
-                made, chain = parameter_inside(model, expr)
-                if made is not None and chain:
-                    yield Hit(stmt, f"`self.{name}` is no Parameter after {chain}; do that inside nn.Parameter(...)",
-                              move_inside(model, expr, made))
+                if isinstance(stmt, ast.Call) and model.name_of(stmt.func) != "builtins.setattr":
+                    continue  # `register_buffer` and the like
+                value = model.value(expr)
+                made, first = parameter_inside(model, cls, expr)
+                if made is not None and first is not None and value.attached and not value.role:
+                    yield Hit(stmt, f"`self.{name}` is no Parameter after {said(first)}; do that inside "
+                              "nn.Parameter(...)", move_inside(model, expr, made, first))
 
 
-def parameter_inside(model: FileModel, expr: ast.expr) -> tuple[ast.Call | None, str]:
-    """(the `nn.Parameter(...)` call that an expression starts from, the first operation on it)."""
-    match expr:
-        case ast.Call() if model.name_of(expr.func) == "torch.nn.Parameter":
-            return expr, ""
-        case ast.Call(func=ast.Attribute(value=inner, attr=name)) as call if name in (*CONVERSIONS, *KEEPING):
-            made, first = parameter_inside(model, inner)
-            if made is None or first or name in KEEPING or idle(model, made, call):
-                return made, first
-            return made, f"`.{name}`"
-        case ast.BinOp(left=left, right=right):
-            for side in (left, right):
-                made, first = parameter_inside(model, side)
-                if made is not None:
-                    return made, first or "arithmetic"
-        case ast.Name(id=name):
-            return renamed(model, expr, name)
-    return None, ""
+def parameter_inside(model: FileModel, cls: ClassInfo, expr: ast.expr) -> tuple[ast.Call | None, ast.AST | None]:
+    """(the first `nn.Parameter(...)` call in an expression, the first operation on it: what gives another tensor)."""
+    for node in ast.walk(expr):
+        match node:
+            case ast.Call() if model.name_of(node.func) == "torch.nn.Parameter":
+                made: ast.Call | None = node
+            case ast.Name(id=name, ctx=ast.Load()):
+                made = made_for(model, cls, node, name)
+            case _:
+                continue
+        first = operation(model, made, node, expr) if made is not None else None
+        if first is not None:
+            return made, first
+    return None, None
 
 
-def renamed(model: FileModel, expr: ast.expr, name: str) -> tuple[ast.Call | None, str]:
-    """The same through a local name that is bound once."""
+def made_for(model: FileModel, cls: ClassInfo, expr: ast.expr, name: str) -> ast.Call | None:
+    """The Parameter that a local name stands for, if it is bound once and not kept by itself as well."""
     for scope in model.scopes(expr):
-        bound = scope.bindings.get(name, [])
-        if len(bound) == 1 and isinstance(bound[0], ast.Assign) and not isinstance(bound[0].value, ast.Name):
-            return parameter_inside(model, bound[0].value)
-        if bound:
-            break
-    return None, ""
+        match scope.bindings.get(name, []):
+            case []:
+                continue
+            case [ast.Assign(value=ast.Call() as made)] if model.name_of(made.func) == "torch.nn.Parameter":
+                kept = any(isinstance(value, ast.Name) and value.id == name and model.owner(value) is model.owner(made)
+                           for stores in cls.stores.values() for _, _, value in stores if value is not None)
+                return None if kept else made
+        break
+    return None
+
+
+def operation(model: FileModel, made: ast.Call, node: ast.AST, top: ast.expr) -> ast.AST | None:
+    """The first thing around a Parameter that does not give the Parameter itself."""
+    while node is not top:
+        outer = model.parent(node)
+        match outer, model.parent(outer) if outer is not None else None:
+            case None, _:
+                break
+            case ast.Attribute(attr=name), ast.Call() as call if call.func is outer and (
+                name in KEEPING or idle(model, made, call)
+            ):
+                node = call
+            case ast.IfExp(), _:
+                node = outer
+            case _:
+                return outer
+    return None
+
+
+def said(operation: ast.AST) -> str:
+    """What is done, in a message."""
+    match operation:
+        case ast.Attribute(attr=name) | ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return f"`.{name}`" if isinstance(operation, ast.Attribute) else f"`{name}`"
+        case ast.Subscript():
+            return "indexing"
+    return "arithmetic"
 
 
 def idle(model: FileModel, made: ast.Call, call: ast.Call) -> bool:
@@ -221,10 +264,14 @@ def idle(model: FileModel, made: ast.Call, call: ast.Call) -> bool:
     return bool(made.args) and isinstance(made.args[0], ast.Call) and is_idle(model, made.args[0], call)
 
 
-def move_inside(model: FileModel, expr: ast.expr, made: ast.Call) -> Repair | None:
-    """`nn.Parameter(x, ...).to(d)` -> `nn.Parameter(x.to(d), ...)`; a factory is told at once."""
-    if not made.args or model.statement(made) is not model.statement(expr):
+def move_inside(model: FileModel, expr: ast.expr, made: ast.Call, first: ast.AST) -> Repair | None:
+    """`nn.Parameter(x, ...).to(d)` -> `nn.Parameter(x.to(d), ...)`; a factory is told at once.
+
+    Not safe for a function that may be meant to be applied in every forward.
+    """
+    if not made.args or model.statement(made) is not model.statement(expr) or isinstance(expr, ast.IfExp):
         return None
+    plain = isinstance(first, (ast.BinOp, ast.UnaryOp, ast.Subscript)) or converts(first)
     data = made.args[0]
     call = edits.source_of(model, made)
     if edits.source_of(model, expr).count(call) != 1:
@@ -233,15 +280,24 @@ def move_inside(model: FileModel, expr: ast.expr, made: ast.Call) -> Repair | No
         return None
     place = layout(model.source)
     outer: ast.Call = made  # what the new value of the data takes the place of
-    inner, imports, safety = edits.source_of(model, data), tuple[str, ...](), None
+    inner, imports = edits.source_of(model, data), tuple[str, ...]()
+    safety = None if plain else Safety.UNSAFE
     told = told_factory(model, made, data)
     if told is not None:
         outer, imports = told.calls[-1], told.imports
         inner = spliced(inner, place.range(data)[0], [(*place.offsets(e.span), e.text) for e in told.added])
-        safety = told.safety if told.safety is not META.fix else None
+        safety = told.safety if told.safety is not META.fix else safety
     changed = spliced(edits.source_of(model, expr), place.range(expr)[0], [(*place.range(outer), inner)])
     text = spliced(call, place.range(made)[0], [(*place.range(data), changed)])
     return edits.repair("Do it inside nn.Parameter", edits.replace(model, expr, text), imports=imports, safety=safety)
+
+
+def converts(operation: ast.AST) -> bool:
+    """Whether a method only converts, copies or views what it is called on."""
+    if not isinstance(operation, ast.Attribute):
+        return False
+    entry = knowledge.method(operation.attr)
+    return operation.attr in CONVERSIONS or (entry is not None and entry.view)
 
 
 def told_factory(model: FileModel, made: ast.Call, data: ast.expr) -> Absorbed | None:
