@@ -320,3 +320,23 @@ def _definition_blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:
                 yield from (body, other)
             case ast.Try(body=body, handlers=handlers, orelse=other):
                 yield from (body, other, *(item.body for item in handlers))
+
+
+def test_arguments(graph: CallGraph, owner: Owner, wanted: str = "") -> dict[str, ast.expr | str]:
+    """What pytest would pass to a function: the first value of each parametrization, the one that is `wanted` if it is
+    there, or a fixture's name."""
+    found: dict[str, ast.expr | str] = {}
+    for item in owner.node.decorator_list:
+        match item:
+            case ast.Call(func=func, args=[ast.Constant(value=str() as listed), ast.List(elts=[first, *rest]), *_]):
+                if ast.unparse(func).endswith("parametrize"):
+                    first = next((item for item in rest if wanted and ast.unparse(item) == wanted), first)
+                    listed_names = [name.strip() for name in listed.split(",")]
+                    values = first.elts if len(listed_names) > 1 and isinstance(first, ast.Tuple) else [first]
+                    found.update(zip(listed_names, values, strict=False))
+    for name in owner.required:
+        fixture = graph.owners.get(name)
+        if name not in found and fixture is not None and not fixture.required:
+            if any("fixture" in ast.unparse(item) for item in fixture.node.decorator_list):
+                found[name] = name
+    return found

@@ -18,6 +18,7 @@ from runtime_check.elsewhere import called_elsewhere, drivers_elsewhere
 from runtime_check.extract import Namespace, Target
 from runtime_check.functions import Example, differentiable, examples
 from runtime_check.hints import Hint, HintError, given, hints_for, instance, run
+from runtime_check.learned import Learned
 from runtime_check.modules import CannotBuild, inputs_for, running
 from runtime_check.search import Failure, attempt
 from runtime_check.slices import Arguments
@@ -29,10 +30,11 @@ Hints = Mapping[str, Callable[[], object]]
 
 
 def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float = 3.0, device: str = "cpu",
-           hints: Hints | None = None, made: bool = True) -> Iterator[Drive]:
+           hints: Hints | None = None, made: bool = True, learned: Learned | None = None) -> Iterator[Drive]:
     """Ranked ways to run code that reaches `target.line`. Nothing has run before a drive's `run` is called,
-    except that drives of kind "made" search for arguments within `budget_s` seconds, if they are wanted."""
-    driver = Driver(space, seed)
+    except that drives of kind "made" search for arguments within `budget_s` seconds, if they are wanted. What runs show
+    about how the program can be run is added to what is `learned`."""
+    driver = Driver(space, seed, learned=learned)
     if hints and target.qualname in hints:
         yield Drive("with the factory given for it", driver.fresh(hints[target.qualname]), "hint")
     hinted = list(hints_for(space, target.qualname)) if target.kind != "script" else []

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import itertools
 import re
@@ -14,9 +15,10 @@ from typing import Any
 import torch
 
 from runtime_check import made_files, world
-from runtime_check.calls import CallGraph, Owner, Site
+from runtime_check.calls import CallGraph, Owner, Site, test_arguments
 from runtime_check.extract import Namespace, Target
-from runtime_check.lazy import fallback, wanted
+from runtime_check.lazy import fallback
+from runtime_check.learned import STANDING, Learned, standing_for
 from runtime_check.made import Maker
 from runtime_check.remote import alone
 from runtime_check.slices import Arguments, Slice, cut, run_at_top, run_in_function
@@ -30,6 +32,7 @@ FORMS = 4  # forms of made-up data tried in scripts
 ITEMS = 64  # values taken from a generator that the target returns
 #: Words of code that wants several processes or GPUs, and how many it finds.
 MANY, RANKS = re.compile(r"world_size|WORLD_SIZE|device_count|device_mesh"), 4
+SMALL, LARGER = ", with small sizes", " but images twice as large"
 AGAIN = 9  # calls that a repeated drive makes
 
 
@@ -54,26 +57,6 @@ def on_device(action: Callable[[], Any], device: str) -> Callable[[], Any]:
     return action if device == "cpu" else run
 
 
-def test_arguments(graph: CallGraph, owner: Owner, wanted: str = "") -> dict[str, ast.expr | str]:
-    """What pytest would pass to a function: the first value of each parametrization, the one that is `wanted` if it is
-    there, or a fixture's name."""
-    found: dict[str, ast.expr | str] = {}
-    for item in owner.node.decorator_list:
-        match item:
-            case ast.Call(func=func, args=[ast.Constant(value=str() as listed), ast.List(elts=[first, *rest]), *_]):
-                if ast.unparse(func).endswith("parametrize"):
-                    first = next((item for item in rest if wanted and ast.unparse(item) == wanted), first)
-                    listed_names = [name.strip() for name in listed.split(",")]
-                    values = first.elts if len(listed_names) > 1 and isinstance(first, ast.Tuple) else [first]
-                    found.update(zip(listed_names, values, strict=False))
-    for name in owner.required:
-        fixture = graph.owners.get(name)
-        if name not in found and fixture is not None and not fixture.required:
-            if any("fixture" in ast.unparse(item) for item in fixture.node.decorator_list):
-                found[name] = name
-    return found
-
-
 def _fail(error: Exception) -> object:
     raise error
 
@@ -86,39 +69,56 @@ class Driver:
     """
 
     def __init__(self, space: Namespace, seed: int, foreign: Mapping[str, ast.ClassDef] | None = None,
-                 where: str = "") -> None:
+                 where: str = "", learned: Learned | None = None) -> None:
         self.space, self.seed, self.where = space, seed, where
         self.graph = CallGraph(space.tree, foreign)
-        self.complaint = ""  # of a loss about the shape of a target, in an earlier run
+        self.learned = learned or Learned()
+        self.unfinished = False  # the last run was ended by an error, or is going on
         self.given: list[tuple[str, Callable[[], Any]]] = []  # instances of the target's class that the user makes
 
-    def fresh(self, action: Callable[[], object], *, choice: int = 0, small: bool = False,
+    def fresh(self, action: Callable[[], object], *, choice: int = 0, small: int = 0, standing: bool = False,
               options: frozenset[str] = frozenset(), files: bool = False, ranks: int = 1) -> Callable[[], object]:
         """`action` in fresh surroundings; a generator that it returns is run through.
 
-        `choice` picks among the likely forms of data that cannot be read, `small` makes options small, `options`
+        `choice` picks among the likely forms of data that cannot be read, `small` makes options small, with images
+        that many times as large as small ones, `standing` gives stand-ins for names that nothing binds, `options`
         are those that are given though they are off by default, `files` makes files that are not there, with
         several `ranks` the code is the first of them.
         """
 
         def run() -> object:
             cuda, text = expects_gpu(self.space.text), self._texts()
-            with alone(text), surroundings(self.space.path, self.seed, small=small, cuda=cuda, options=options,
-                                           text=text, files=files, ranks=ranks):
+            around = surroundings(self.space.path, self.seed, small=small, cuda=cuda, options=options, text=text,
+                                  files=files, ranks=ranks)
+            with alone(text), around, standing_for(self.space, self.learned, choice if standing else None):
                 for space in list(self.space.loader.spaces.values()):
                     space.reset()
-                self.space.fallback = lambda name: fallback(self.space, name, choice, self.complaint)
-                self.space.adjust = smaller_constant if small else None
+                if self.unfinished:
+                    gc.collect()  # the traceback of what has ended the last run holds its models
+                self.unfinished = True
+                self.space.fallback = lambda name: fallback(self.space, name, choice, self.learned.complaint)
+                self.space.adjust = partial(smaller_constant, scale=small) if small else None
                 try:
                     result = action()
                 except Exception as error:
-                    self.complaint = str(error) if wanted(str(error)) is not None else self.complaint
+                    self.learned.take(error, self.space)
                     raise
                 if isinstance(result, types.GeneratorType):
-                    return list(itertools.islice(result, ITEMS))
+                    result = list(itertools.islice(result, ITEMS))
+                self.unfinished = False
                 return result
 
         return run
+
+    def _sizes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Sizes and stand-ins with which calls are tried, with the words for them: small ones first in heavy files."""
+        if is_heavy(self.space.tree):
+            yield SMALL, {"small": 1}
+            if self.learned.cramped:
+                yield SMALL + LARGER, {"small": 2}
+        yield "", {}
+        if self.learned.lacking:
+            yield SMALL + STANDING, {"small": 1, "standing": True}
 
     def _texts(self) -> str:
         """The code of the file and of those that it has read names from."""
@@ -127,15 +127,15 @@ class Driver:
 
     def called(self, qualname: str) -> Iterator[Drive]:
         """The target as the file calls it; where that takes long, with small sizes first."""
-        for small in (True, False) if is_heavy(self.space.tree) else (False,):
+        for words, sizes in self._sizes():
             for site in self._ranked(self.graph.sites(qualname)):
                 for label, action in self.at_site(site):
                     prepare = next((item for _, item in self.at_site(site, only_arguments=True)), None)
                     again = None
                     if prepare is not None:
-                        again = self.fresh(partial(self._repeat, qualname, prepare), small=small)
-                    label += ", with small sizes" if small else ""
-                    yield Drive(label, self.fresh(action, small=small), "call", self.prepared(prepare, small), again)
+                        again = self.fresh(partial(self._repeat, qualname, prepare), **sizes)
+                    run, given = self.fresh(action, **sizes), self.prepared(prepare, **sizes)
+                    yield Drive(label + words, run, "call", given, again)
 
     def _repeat(self, qualname: str, prepare: Callable[[], object]) -> None:
         """The call that `prepare` leads to, several times."""
@@ -150,11 +150,11 @@ class Driver:
         for _ in range(AGAIN):
             function(*given.args, **given.kwargs)
 
-    def prepared(self, action: Callable[[], object] | None, small: bool = False) -> Callable[[], Arguments] | None:
+    def prepared(self, action: Callable[[], object] | None, **sizes: Any) -> Callable[[], Arguments] | None:
         """The arguments of a call alone, made afresh."""
         if action is None:
             return None
-        run = self.fresh(action, small=small)
+        run = self.fresh(action, **sizes)
 
         def prepare() -> Arguments:
             result = run()
@@ -261,7 +261,7 @@ class Driver:
                 yield Drive(f"through {drive.label}", drive.run, "caller")
                 if "add_argument" in self.space.text:
                     asked = asked_for(self.space.tree)
-                    run = self.fresh(partial(self._call, owner), small=True, options=asked)
+                    run = self.fresh(partial(self._call, owner), small=1, options=asked)
                     yield Drive(f"through {drive.label}, with its options set", run, "caller")
             for drive in itertools.islice(self.called(owner.name), PER_LEVEL):
                 yield Drive(f"through {owner.name}, {drive.label}", drive.run, "caller")
@@ -286,34 +286,41 @@ class Driver:
         """The whole file as a script: as it is, with small sizes, with other forms of made-up data."""
         label = "the file run as a script"
         ways = [Drive(label, self.fresh(self._run_script), "script"),
-                Drive(f"{label}, with small sizes", self.fresh(self._run_script, small=True), "script")]
+                Drive(label + SMALL, self.fresh(self._run_script, small=1), "script")]
         for way in reversed(ways) if is_heavy(self.space.tree) else ways:
             yield way
-            if self.complaint:  # which other sizes do not help against
+            if self.learned.cramped:
+                yield Drive(label + SMALL + LARGER, self.fresh(self._run_script, small=2), "script")
+            if self.learned.complaint:  # which other sizes do not help against
                 yield self._of_form(label, 1)
                 break
+            if self.learned.lacking:
+                for words, files in (("", False), (" and made-up files", True)):
+                    run = self.fresh(self._run_script, small=1, standing=True, files=files)
+                    yield Drive(label + SMALL + STANDING + words, run, "script")
+                return
         if made_files.missed:
             yield from self._with_files(label)
         if MANY.search(self._texts()):
-            run = self.fresh(self._run_script, small=True, files=True, ranks=RANKS)
+            run = self.fresh(self._run_script, small=1, files=True, ranks=RANKS)
             yield Drive(f"{label}, as the first of {RANKS} ranks", run, "script")
         if "add_argument" in self.space.text:
             for files, more in ((False, "with its options set"), (True, "with its options and files given")):
                 asked = asked_for(self.space.tree, files=files)
-                run = self.fresh(self._run_script, small=True, options=asked, files=True)
+                run = self.fresh(self._run_script, small=1, options=asked, files=True)
                 yield Drive(f"{label}, {more}", run, "script")
-        for choice in range(2 if self.complaint else 1, FORMS):
+        for choice in range(2 if self.learned.complaint else 1, FORMS):
             if any("is made up" in text for text in self.space.skipped):
                 yield self._of_form(label, choice)
 
     def _of_form(self, label: str, choice: int) -> Drive:
         """The script with another of the likely forms of data that cannot be read."""
-        run = self.fresh(self._run_script, choice=choice, small=True)
+        run = self.fresh(self._run_script, choice=choice, small=1)
         return Drive(f"{label}, with data of form {choice + 1}", run, "script")
 
     def _with_files(self, label: str) -> Iterator[Drive]:
         """The script where files that it reads are there, with small sizes first, as for all that follows."""
-        run = self.fresh(self._run_script, small=True, files=True)
+        run = self.fresh(self._run_script, small=1, files=True)
         yield Drive(f"{label}, with made-up files", run, "script")
         run = self.fresh(self._run_script, files=True)
         yield Drive(f"{label}, with made-up files and the sizes that it states", run, "script")

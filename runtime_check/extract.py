@@ -16,7 +16,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from runtime_check import placeholder
+from runtime_check import placeholder, unbound
 from runtime_check.outline import outline
 from runtime_check.placeholder import USER_FILES, Missing, MissingError
 from runtime_check.project_loader import Loader, ModuleProxy, importer, opener, register, star_names, variables
@@ -198,7 +198,10 @@ class Namespace:
             if name in own:
                 dict.__setitem__(self.globals, name, own[name])  # found faster the next time
             else:
-                self._need_star(name)
+                try:
+                    self._need_star(name)
+                except KeyError:
+                    return unbound.value(self, name)
         return dict.__getitem__(self.globals, name)
 
     def _need(self, name: str, before: int) -> None:
@@ -258,7 +261,7 @@ class Namespace:
                 try:
                     self._execute_step(step)
                 except (Exception, SystemExit) as error:
-                    if not self._fall_back(step, error) and not self._without_decorators(step.node, error):
+                    if not self.fall_back(step, error) and not self._without_decorators(step.node, error):
                         self._replace(step, error)
 
     @contextlib.contextmanager
@@ -298,10 +301,10 @@ class Namespace:
             try:
                 self._execute_step(step)
             except Exception as error:
-                if not self._fall_back(step, error):
+                if not self.fall_back(step, error):
                     raise
 
-    def _fall_back(self, step: Step, error: BaseException) -> bool:
+    def fall_back(self, step: Step, error: BaseException) -> bool:
         """Gives the names of a failed statement stand-ins; False if one of them has none."""
         if self.fallback is None or not step.binds or lasts(step.node):
             return False
@@ -313,16 +316,6 @@ class Namespace:
         names = ", ".join(f"`{name}`" for name in sorted(values))
         self.note(f"{names} of line {step.node.lineno} is made up ({type(error).__name__}: {error})")
         return True
-
-    def execute_in_turn(self, nodes: list[ast.stmt]) -> None:
-        """Runs statements one by one; names of whole top-level ones that fail get stand-ins, where there are some."""
-        known = {id(step.node): step for step in self.steps}
-        for node in nodes:
-            try:
-                self.execute([node])
-            except Exception as error:
-                if id(node) not in known or not self._fall_back(known[id(node)], error):
-                    raise
 
     def execute(self, nodes: list[ast.stmt]) -> None:
         """Runs statements in this namespace, keeping file name and lines. Raises what they raise."""

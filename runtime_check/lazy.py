@@ -143,6 +143,12 @@ def image_options(space: Namespace) -> Tensor | None:
     return None
 
 
+def channels_in(space: Namespace) -> int:
+    """The channels of images, as the script's options state them, or as usual."""
+    image = image_options(space)
+    return image.shape[1] if image is not None else 3
+
+
 def recipes_in(space: Namespace) -> list[Recipe]:
     """The models that the script has made, with inputs that fit them."""
     found: list[Recipe] = []

@@ -141,6 +141,16 @@ def mapped(text: str, other: str, lines: Lines) -> Lines:
     return Lines(min(a for a, _ in spots), min(len(after), max(b for _, b in spots)))
 
 
+def translated(label: str, text: str, other: str) -> str:
+    """A label with the numbers of lines of `text` as they are in an edited form of it."""
+
+    def moved(match: re.Match[str]) -> str:
+        line = int(match.group(1))
+        return f"line {mapped(text, other, Lines(line, line)).first}"
+
+    return re.sub(r"\bline (\d+)", moved, label)
+
+
 def neighbour(lines: list[str], place: int) -> int:
     """The index of the line to stand for one that was deleted before index `place`."""
     above = max([index for index in range(place) if lines[index]], default=0)

@@ -206,10 +206,21 @@ def run_at_top(space: Namespace, part: Slice) -> Any:
     wanted = [node for node in part.nodes if not _loaded_by_name(space, node)]
     try:
         with space.busy(len(space.steps)):
-            space.execute_in_turn(wanted)
+            _execute_in_turn(space, wanted)
     except Reached as reached:
         return reached.value
     raise NotReached("the call was not reached: a loop before it is empty or a condition is false")
+
+
+def _execute_in_turn(space: Namespace, nodes: list[ast.stmt]) -> None:
+    """Runs statements one by one; names of whole top-level ones that fail get stand-ins, where there are some."""
+    known = {id(step.node): step for step in space.steps}
+    for node in nodes:
+        try:
+            space.execute([node])
+        except Exception as error:
+            if id(node) not in known or not space.fall_back(known[id(node)], error):
+                raise
 
 
 def _loaded_by_name(space: Namespace, node: ast.stmt) -> bool:

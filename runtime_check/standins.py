@@ -62,10 +62,11 @@ def seed_all(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = False,
+def surroundings(path: str, seed: int = 0, *, small: int = 0, cuda: bool = False,
                  options: frozenset[str] = frozenset(), text: str = "", files: bool = False,
                  ranks: int = 1) -> Iterator[None]:
-    """The world around one run of code from `path`. `small` shrinks the defaults of options, `options` are those
+    """The world around one run of code from `path`. `small` shrinks the defaults of options, images to that
+    many times the usual small side, `options` are those
     that are given though they are off by default; `cuda` says that the code speaks of CUDA, whose calls
     then stay on the CPU where there is none. With `files`, those that are not there are made as the `text` of
     the code speaks of them. With several `ranks`, the code finds itself to be the first of them."""
@@ -74,7 +75,7 @@ def surroundings(path: str, seed: int = 0, *, small: bool = False, cuda: bool = 
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(sys, "argv", [path]))
         stack.enter_context(mock.patch.object(os, "mkdir", _make_folder))
-        parse = _parse_set(options) if options else _parse_small if small else _parse_known_args
+        parse = _parse_set(options, small) if options else _parse_small(small) if small else _parse_known_args
         stack.enter_context(mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse))
         stack.enter_context(mock.patch.object(argparse.ArgumentParser, "error", _error))
         stack.enter_context(mock.patch.object(pytree, "register_pytree_node", _registered(pytree.register_pytree_node)))
@@ -217,15 +218,19 @@ def _fill_command(action: argparse._SubParsersAction[Any], found: argparse.Names
         setattr(found, key, value)
 
 
-def _parse_small(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+def _parse_small(scale: int) -> Callable[..., Any]:
     """As above, with small sizes and counts."""
-    found, rest = _parse_known_args(self, args, namespace)
-    sides = {name: value for name, value in vars(found).items() if _is_side(name, value)}
-    parts = max([value // names.IMAGE for value in sides.values()], default=1)
-    for name, value in vars(found).items():
-        together = name in sides and parts > 1 and value % parts == 0
-        setattr(found, name, value // parts if together else smaller(name, value))
-    return found, rest
+
+    def parse(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = _parse_known_args(self, args, namespace)
+        sides = {name: value for name, value in vars(found).items() if _is_side(name, value)}
+        parts = max([value // (names.IMAGE * scale) for value in sides.values()], default=1)
+        for name, value in vars(found).items():
+            together = name in sides and parts > 1 and value % parts == 0
+            setattr(found, name, value // parts if together else smaller(name, value, scale))
+        return found, rest
+
+    return parse
 
 
 def _is_side(name: str, value: Any) -> bool:
@@ -234,11 +239,12 @@ def _is_side(name: str, value: Any) -> bool:
     return type(value) is int and (names.number(text) == names.IMAGE or SIDES.search(text) is not None)
 
 
-def _parse_set(options: frozenset[str]) -> Callable[..., Any]:
+def _parse_set(options: frozenset[str], scale: int) -> Callable[..., Any]:
     """As above, with some options given that are off by default."""
+    parse_small = _parse_small(max(scale, 1))
 
     def parse(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
-        found, rest = _parse_small(self, args, namespace)
+        found, rest = parse_small(self, args, namespace)
         for action in self._actions:
             if action.dest not in options or getattr(found, action.dest, True):
                 continue
@@ -263,8 +269,13 @@ def asked_for(tree: ast.Module, *, files: bool = False) -> frozenset[str]:
     return frozenset(name for name in found if files or not TO_READ.search(names.snake(name)))
 
 
-def smaller(name: str, value: Any) -> Any:
-    """A stated value made small where it is a size; a number of classes stays, since the labels have it too."""
+def smaller(name: str, value: Any, scale: int = 1) -> Any:
+    """A stated value made small where it is a size; a number of classes stays, since the labels have it too.
+
+    The side of an image becomes `scale` times as large as a small one.
+    """
+    if scale > 1 and _is_side(name, value):
+        return min(value, names.IMAGE * scale)
     if type(value) is int and value <= MOST_CLASSES and CLASSES.search(names.snake(name)):
         return value
     if type(value) is int and value > FEW and COUNTS.search(names.snake(name)):
@@ -377,11 +388,11 @@ def is_heavy(tree: ast.Module) -> bool:
     return False
 
 
-def smaller_constant(node: ast.stmt) -> ast.stmt:
+def smaller_constant(node: ast.stmt, scale: int = 1) -> ast.stmt:
     """`n_layer = 12` and `Config(n_layer=12)` with small numbers in their place; any other statement as it is."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() as value)):
-            small = smaller(name, value)
+            small = smaller(name, value, scale)
             if small != value:
                 return ast.copy_location(ast.Assign(node.targets, ast.copy_location(ast.Constant(small), node)), node)
         case ast.Assign(value=ast.Call(func=ast.Name() | ast.Attribute() as func, keywords=keywords)):
@@ -389,7 +400,7 @@ def smaller_constant(node: ast.stmt) -> ast.stmt:
                 made = copy.deepcopy(node)
                 for item in made.value.keywords:  # type: ignore[attr-defined]
                     if _has_size(item):
-                        item.value.value = smaller(item.arg, item.value.value)
+                        item.value.value = smaller(item.arg, item.value.value, scale)
                 return made
     return node
 

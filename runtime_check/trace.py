@@ -401,6 +401,18 @@ def caught() -> Iterator[Caught]:
         yield found
 
 
+@contextlib.contextmanager
+def calls_noted(into: set[str]) -> Iterator[None]:
+    """Notes the classes of all modules that are called."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    handle = register_module_forward_pre_hook(lambda module, args: into.add(type(module).__name__))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def frames_of(error: BaseException) -> list[tuple[str, int, str]]:
     """File, line and function of every frame that an exception came through, outermost first."""
     found = []

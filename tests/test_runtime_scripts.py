@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,14 @@ pytest.importorskip("torch")
 import torch
 
 from runtime_check.drive import Drive, drives
+from runtime_check.evidence import Outcome, Verdict
 from runtime_check.extract import Namespace, target_at
+from runtime_check.learned import Learned
+from runtime_check.plan import from_finding
+from runtime_check.pool import Pool
+from runtime_check.unbound import is_unbound
+from torchlint.claims import Claim, Equivalent, Warns
+from torchlint.findings import Confidence, Finding, Severity, Span
 
 torch.set_num_threads(1)
 
@@ -66,3 +74,106 @@ def test_a_call_in_a_heavy_script_is_tried_with_small_sizes_first() -> None:
         next(drive for drive in called if drive.label == label).run()
         sides.append(space.globals["seen"][0][-1])
     assert sides == [62, 510]
+
+
+NAMELESS = """
+    import argparse
+    import torch
+    from torch import nn
+    from torch.autograd import Variable
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--img_size", type=int, default=28)
+    parser.add_argument("--channels", type=int, default=1)
+    opt = parser.parse_args()
+    net = nn.Sequential(nn.Conv2d(opt.channels, 4, 3), nn.Flatten(), nn.LazyLinear(1))
+    net.apply(start_small)
+    for images, _ in train_loader:
+        x = Variable(images)  #!
+        loss = net(x).mean()
+        loss.backward()
+"""
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool(1) as running:
+        yield running
+
+
+def told(pool: Pool, text: str, claim: Claim, good: tuple[str, str] | None = None) -> Outcome:
+    """The outcome of a finding on the line that ends in `#!`, for which `good` replaces some text."""
+    text = textwrap.dedent(text).lstrip("\n")
+    line = next(number for number, row in enumerate(text.splitlines(), 1) if "#!" in row)
+    finding = Finding("script.py", Span(line, 1, line, 2), "TL905", "test", Severity.ERROR, Confidence.SURE, "message")
+    case = from_finding(finding, claim, text, 0, seconds=30)
+    if good is not None:
+        corrected = text.replace(*good)
+        assert corrected != text
+        case = replace(case, corrected=corrected, mended=case.flagged, correction="with the fix")
+    ((_, outcome),) = pool.run([case])
+    return outcome
+
+
+def test_what_is_shown_with_stand_ins_for_names_that_nothing_binds_is_told_with_them(pool: Pool) -> None:
+    outcome = told(pool, NAMELESS, Equivalent(), ("Variable(images)", "images"))
+    assert outcome.verdict is Verdict.CONFIRMED, outcome.why
+    assert outcome.how.endswith(", with stand-ins for names that nothing binds")
+    assert "`train_loader` is bound nowhere in script.py: made-up batches stood in for it" in outcome.why
+    assert "`start_small` is bound nowhere in script.py: a function that does nothing stood in for it" in outcome.why
+
+
+def test_other_claims_rest_on_no_stand_in_for_a_function_and_are_not_refuted_with_made_up_batches(pool: Pool) -> None:
+    outcome = told(pool, NAMELESS, Warns("never"))
+    assert outcome.verdict is Verdict.NOT_REACHED and "start_small" in outcome.why
+    outcome = told(pool, NAMELESS.replace("net.apply(start_small)", "pass"), Warns("never"))
+    assert outcome.verdict is Verdict.CANNOT_TELL and "made-up batches stood in" in outcome.why, outcome.why
+
+
+@pytest.mark.parametrize("changed", [
+    ("train_loader:", "[(batch_of_nobody, 0)]:"),  # its kind is not known
+    ("x = Variable(images)  #!", "x = Variable(noise_level)  #!"),  # the flagged line itself reads it
+])
+def test_no_stand_in_is_given_for(pool: Pool, changed: tuple[str, str]) -> None:
+    outcome = told(pool, NAMELESS.replace(*changed), Equivalent(), ("Variable(", "("))
+    assert outcome.verdict is Verdict.NOT_REACHED or "NameError" in outcome.why, outcome.why
+    assert outcome.verdict in (Verdict.NOT_REACHED, Verdict.CANNOT_TELL)
+
+
+def test_no_name_that_the_file_asks_for_has_a_stand_in() -> None:
+    text = "try:\n    epochs\nexcept NameError:\n    width = 3\nprint(rate)\n"
+    assert not is_unbound(Namespace(text, "asking_case.py"), "epochs")
+    assert is_unbound(Namespace("print(rate)\n", "plain_case.py"), "rate")
+    assert not is_unbound(Namespace("from no_such_module import *\nprint(rate)\n", "star_case.py"), "rate")
+
+
+CRAMPED = """
+    import argparse
+    import torch
+    from torch import nn
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--image_size", type=int, default=512)
+    opt = parser.parse_args()
+    layers = [nn.Conv2d(1, 1, 4, 2, 1) for _ in range(6)]
+    net = nn.Sequential(*layers, nn.InstanceNorm2d(1))
+    def step(images):
+        seen.append((images.shape[-1], net(images).shape[-1]))  #!
+    seen = []
+    step(torch.randn(1, 1, opt.image_size, opt.image_size))
+"""
+
+
+def test_images_are_made_larger_where_the_network_says_that_they_are_too_small() -> None:
+    space, _ = ways(CRAMPED)
+    line = next(number for number, row in enumerate(space.text.splitlines(), 1) if "#!" in row)
+    learned = Learned()
+    found = drives(space, target_at(space.text, line), learned=learned)
+    first = next(found)
+    with pytest.raises(ValueError, match="more than 1 spatial element"):
+        first.run()
+    second = next(found)
+    second.run()
+    assert second.label == f"{first.label} but images twice as large"
+    assert space.globals["seen"] == [(128, 2)]
+    again = Namespace(space.text, "scripted_case.py")  # the corrected program is run in the same ways
+    labels = [drive.label for drive in drives(again, target_at(space.text, line), learned=learned.copy(), made=False)]
+    assert labels[:2] == [first.label, second.label]

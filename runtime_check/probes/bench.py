@@ -10,7 +10,6 @@ import itertools
 import linecache
 import math
 import os
-import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -21,8 +20,10 @@ from typing import Any, Protocol, TypeVar
 
 from runtime_check import clock, trace
 from runtime_check.evidence import Outcome, Verdict, cannot_tell, not_reached
-from runtime_check.plan import MANY, Case, Lines, mapped, with_steps
+from runtime_check.learned import Learned
+from runtime_check.plan import MANY, Case, Lines, mapped, translated, with_steps
 from runtime_check.sandbox import Guard, shorten
+from runtime_check.trace import calls_noted
 
 #: Claims about what happens when a module runs; to have made it refutes none of them.
 ABOUT_CALLS = {"Anomaly", "NoGradient", "OutputsDiffer", "WaitsEveryStep", "Warns"}
@@ -48,6 +49,7 @@ class Way:
     kind: str = "call"  # as the file does it, or "made": with arguments that were made up
     line: int | None = None  # the line that was to be reached, where that is not a flagged one
     again: Callable[[], object] | None = None  # the same call several times, on one and the same object
+    learned: Learned = field(default_factory=Learned)  # before it was run
 
     @property
     def made_up(self) -> bool:
@@ -157,6 +159,7 @@ class Bench:
         self.seen = trace.Caught()  # what the current run has printed and warned about
         self.called: set[str] = set()  # classes of modules that were called in its runs
         self.reached = False  # a run has come to a watched statement
+        self.learned, self.given = Learned.of(case), Learned()
 
     def program(self, text: str, path: str, spots: tuple[Lines, ...]) -> Program:
         """A program of this case; an example's is given enough iterations to show growth."""
@@ -230,12 +233,13 @@ class Bench:
             target = target_at(program.text, line)
             # The same search in the corrected program, later, must not end before it has found the same.
             budget = max(0.5, self.left / (4 if program is self.flagged else 2))
-            found = drives(
-                program.space, target, seed=self.case.seed, budget_s=budget, device=self.case.device, made=made)
+            learned = self.learned if program is self.flagged else self.given.copy()
+            found = drives(program.space, target, seed=self.case.seed, budget_s=budget, device=self.case.device,
+                           made=made, learned=learned)
             for drive in found:
                 if self.left <= 0:
                     return
-                yield Way(drive.label, drive.run, drive.kind, again=drive.again)
+                yield Way(drive.label, drive.run, drive.kind, again=drive.again, learned=learned.copy())
         except Exception as error:
             self.note(f"line {line} could not be driven ({type(error).__name__}: {shorten(error)})")
 
@@ -243,23 +247,17 @@ class Bench:
         """The way of running the corrected program that corresponds to one of the flagged program."""
         if self.corrected is None:
             return None
-        label = self.translated(way.label.removesuffix(REPEATED))
-        line = None if way.line is None else self.moved(way.line)
+        texts = self.case.text, self.corrected.text
+        label = translated(way.label.removesuffix(REPEATED), *texts)
+        line = None if way.line is None else mapped(*texts, Lines(way.line, way.line)).first
         spare: Way | None = None
+        self.given = way.learned
         for other in self.ways(self.corrected, line):
             if other.label == label:
                 return other.repeated if way.label.endswith(REPEATED) else other
             if spare is None and other.made_up and way.made_up and self.case.claim.name not in COMPARED:
                 spare = other
         return spare
-
-    def moved(self, line: int) -> int:
-        """Where a line of the flagged text is in the corrected text."""
-        return mapped(self.case.text, self.case.corrected or "", Lines(line, line)).first
-
-    def translated(self, label: str) -> str:
-        """A label with its line numbers as they are in the corrected text."""
-        return re.sub(r"\bline (\d+)", lambda match: f"line {self.moved(int(match.group(1)))}", label)
 
     @property
     def only_made(self) -> bool:
@@ -394,6 +392,7 @@ def decide(bench: Bench, ways: Iterator[Way], judge: Judge, best: list[Outcome],
         outcome = judge(way)
         if outcome is None:
             continue
+        outcome = bench.learned.tell(outcome, way.label)
         if outcome.verdict is Verdict.CONFIRMED:
             return outcome
         if outcome.verdict is Verdict.REFUTED and bench.only_made:
@@ -407,18 +406,6 @@ def decide(bench: Bench, ways: Iterator[Way], judge: Judge, best: list[Outcome],
         if judged >= 2 * most:
             break
     return best[-1] if best else None
-
-
-@contextlib.contextmanager
-def calls_noted(into: set[str]) -> Iterator[None]:
-    """Notes the classes of all modules that are called."""
-    from torch.nn.modules.module import register_module_forward_pre_hook
-
-    handle = register_module_forward_pre_hook(lambda module, args: into.add(type(module).__name__))
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def doubtful(run: Run, why: str) -> Outcome:

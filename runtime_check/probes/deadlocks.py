@@ -30,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from runtime_check import trace
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.onerank import on_cpu, settled
+from runtime_check.plan import translated
 from runtime_check.probes.bench import Bench, Program, Run, Way, first_decisive
 from runtime_check.sandbox import shorten
 
@@ -235,7 +236,8 @@ def probe(bench: Bench) -> Outcome:
             return None
         corrected = bench.corrected
         others = ways(bench, corrected) if corrected is not None else iter(())
-        other = next((o for o in others if o.label == bench.translated(way.label)), None)
+        label = translated(way.label, bench.case.text, bench.case.corrected or "")
+        other = next((o for o in others if o.label == label), None)
         good = None if corrected is None or other is None else measure(bench, corrected, other)
         return replace(judge(bench, bad, good), how=way.label)
 

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
+from runtime_check.plan import translated
 from runtime_check.probes.bench import Bench, Program, Run, Way, first_decisive
 from runtime_check.probes.deadlocks import ENTRY, RANKS, Ranks, call_as_rank, run_ranks, ways
 
@@ -125,7 +126,8 @@ def compared(bench: Bench, judge: Callable[[Bench, Seen, Seen | None], Outcome])
             return None
         corrected = bench.corrected
         others = ways(bench, corrected) if corrected is not None else iter(())
-        other = next((o for o in others if o.label == bench.translated(way.label)), None)
+        label = translated(way.label, bench.case.text, bench.case.corrected or "")
+        other = next((o for o in others if o.label == label), None)
         good = None if corrected is None or other is None else measure(corrected, other)
         return replace(judge(bench, bad, good), how=way.label)
 
