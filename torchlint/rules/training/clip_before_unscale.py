@@ -28,27 +28,33 @@ EXAMPLES = [
         import torch
         from torch.nn.utils import clip_grad_norm_
 
-        model = torch.nn.Linear(3, 1)
+        model, other = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        another = torch.optim.SGD(other.parameters(), lr=1.0)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-        loss = model(torch.ones(2, 3)).pow(2).mean()
+        loss = (model(torch.ones(2, 3)) + other(torch.ones(2, 3))).pow(2).mean()
         scaler.scale(loss).backward()
+        scaler.unscale_(another)
         clip_grad_norm_(model.parameters(), 1.0)  #!
         scaler.step(optimizer)
+        scaler.step(another)
         scaler.update()
         """,
         good="""
         import torch
         from torch.nn.utils import clip_grad_norm_
 
-        model = torch.nn.Linear(3, 1)
+        model, other = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        another = torch.optim.SGD(other.parameters(), lr=1.0)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-        loss = model(torch.ones(2, 3)).pow(2).mean()
+        loss = (model(torch.ones(2, 3)) + other(torch.ones(2, 3))).pow(2).mean()
         scaler.scale(loss).backward()
+        scaler.unscale_(another)
         scaler.unscale_(optimizer)
         clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
+        scaler.step(another)
         scaler.update()
         """,
     ),
@@ -185,6 +191,17 @@ CLEAN = [
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
     """,
+    """
+    import torch
+
+
+    def step(net, optimizer, scaler, x):
+        optimizer.zero_grad()
+        scaler.scale(net(x).sum()).backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0 * scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
+    """,
 ]
 
 
@@ -198,9 +215,10 @@ def clips(model: FileModel) -> Iterator[tuple[Event, Hit]]:
     for _, flow in training.functions_first(model):
         for clip in flow.of("clip"):
             step = None if clip.via.known else scaled_step(flow, clip)
-            if step is not None:
+            place = training.place_of(model, clip)
+            if step is not None and not knows_scale(model, place):
                 yield clip, Hit(
-                    training.place_of(model, clip),
+                    place,
                     "the gradients are still scaled here; call `scaler.unscale_(optimizer)` before clipping",
                     unscale_first(model, clip, step),
                     confidence=min(step.via.sure, step.target.sure if step.target.known else step.via.sure),
@@ -210,21 +228,31 @@ def clips(model: FileModel) -> Iterator[tuple[Event, Hit]]:
 def scaled_step(flow: Flow, clip: Event) -> Event | None:
     """The scaler step that the clip is meant for, if nothing unscales before the clip."""
     at = flow.events.index(clip)
-    before = [e for e in flow.events[:at] if not e.excludes(clip)]
+    step = next((event for event in flow.events[at:] if not event.excludes(clip) and (
+        event.what == "backward" or (event.what == "step" and event.via.kind is Kind.SCALER))), None)
+    if step is None or step.what == "backward":
+        return None
     scaled: Event | None = None
-    for event in before:
+    for event in flow.events[:at]:
+        if event.excludes(clip):
+            continue
         if event.what == "backward":
             scaled = event if "scaled" in event.target.facts else None
-        elif event.what in ("unscale", "step"):
+        elif event.what == "step" or (event.what == "unscale" and not of_another(flow, event, step)):
             scaled = None
-    if scaled is None or (scaled.target.bound is not None and "disabled" in scaled.target.bound.facts):
-        return None
-    for event in flow.events[at:]:
-        if event.what == "backward":
-            return None
-        if event.what == "step" and event.via.kind is Kind.SCALER and not event.excludes(clip):
-            return event
-    return None
+    disabled = scaled is not None and scaled.target.bound is not None and "disabled" in scaled.target.bound.facts
+    return step if scaled is not None and not disabled else None
+
+
+def of_another(flow: Flow, unscale: Event, step: Event) -> bool:
+    """Whether an optimizer that is unscaled is another one, with a step of its own."""
+    return training.different(unscale.target, step.target) and any(
+        training.same(other.target, unscale.target) for other in flow.of("step"))
+
+
+def knows_scale(model: FileModel, clip: ast.AST) -> bool:
+    """Whether the limit may be scaled as the gradients are: the function asks for the scale."""
+    return any(model.owner(call) is model.owner(clip) for call in model.calls_named("get_scale"))
 
 
 def unscale_first(model: FileModel, clip: Event, step: Event) -> Repair | None:
