@@ -217,6 +217,10 @@ CLEAN = [
         return model.forward(x)
 
 
+    def prepared(step, x):
+        return step.forward(x) if isinstance(step, nn.Flatten) else step(x)
+
+
     leave_one_out(Exact(), torch.ones(1))
     """,
 ]
@@ -232,7 +236,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         if value.site is call.func.value:
             continue  # made for this one call: nobody can have hooked it
-        if in_family(model, call, value) or in_hook(model, call) or is_interface(value):
+        if in_family(model, call, value) or in_hook(model, call) or is_interface(value) or chosen(model, call):
             continue
         if comment_on(model, model.statement(call), ON_PURPOSE):
             continue
@@ -276,6 +280,14 @@ def is_interface(value: Value) -> bool:
     return value.sure is not Confidence.SURE and value.cls is not None and value.cls.method("forward") is None
 
 
+def chosen(model: FileModel, call: ast.Call) -> bool:
+    """Whether the other arm of a condition calls the module: `x.forward(v) if isinstance(x, Norm) else x(v)`."""
+    assert isinstance(call.func, ast.Attribute)
+    module, choice = ast.unparse(call.func.value), model.parent(call)
+    return isinstance(choice, ast.IfExp) and any(
+        isinstance(arm, ast.Call) and ast.unparse(arm.func) == module for arm in (choice.body, choice.orelse))
+
+
 def in_hook(model: FileModel, call: ast.Call) -> bool:
     """Whether the function around the call is registered as a hook, so that hooks are running already."""
     function = model.function(call)
@@ -314,7 +326,7 @@ def called(model: FileModel, call: ast.Call, value: Value) -> Repair | None:
     """
     assert isinstance(call.func, ast.Attribute)
     hooks = any(node.attr.startswith("register_") and node.attr.endswith("hook") for node in model.nodes(ast.Attribute))
-    exact = (value.cls is not None or value.name) and value.sure is Confidence.SURE
+    exact = (value.cls is not None or value.name) and value.sure is Confidence.SURE and "isinstance" not in value.facts
     text = edits.source_of(model, call.func.value)
     return edits.repair("Call the module", edits.replace_callee(model, call, text),
                         safety=Safety.UNSAFE if hooks or not exact else None)
