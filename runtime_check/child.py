@@ -15,7 +15,6 @@ import os
 import pickle
 import platform
 import selectors
-import shutil
 import signal
 import struct
 import sys
@@ -26,7 +25,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from runtime_check import clock
+from runtime_check import clock, noted
 from runtime_check.evidence import Environment, Outcome, cannot_tell
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct("!I")
 TICK = 0.05  # seconds between looks at deadlines
-LONGEST_LINE = 1 << 20
+LONGEST_LINE = 1 << 22
+LOOKS = 0.5  # seconds between looks at how much a child has written
 BECOME_SUBREAPER = 36  # prctl
 
 
@@ -52,6 +52,7 @@ class Job:
     scratch: str
     started: float
     seconds: float  # that it may take
+    look: float = 0.0  # when to see next how much it has written
     status: int | None = None  # the wait status, once the child has been waited for
     line: bytearray = field(default_factory=bytearray)
 
@@ -101,11 +102,12 @@ def conduct(case: Case, scratch: str) -> Outcome:
     try:
         import torch
 
-        from runtime_check import sandbox
+        from runtime_check import nearby, sandbox
         from runtime_check.probes import examine
 
         torch.set_num_threads(1)
-        guard = sandbox.enter(scratch, case.memory, address_space=case.device == "cpu")
+        around = nearby.places(case.path, case.roots)
+        guard = sandbox.enter(scratch, case.memory, address_space=case.device == "cpu", around=around)
         outcome = replace(examine(case, guard), files=guard.files_read())
     except (SystemExit, KeyboardInterrupt) as error:  # the check itself never raises these
         outcome = cannot_tell(f"the code raised {type(error).__name__}, which ended the run")
@@ -128,9 +130,9 @@ def become_child(pipe: int, keep: set[int]) -> None:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
-def redirect_output(scratch: str) -> None:
-    """Sends what the code prints, from Python and from C, to a file in the scratch folder."""
-    output = os.open(os.path.join(scratch, "output.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def redirect_output() -> None:
+    """Sends what the code prints, from Python and from C, where nobody reads it, however much that is."""
+    output = os.open(os.devnull, os.O_WRONLY)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
@@ -149,7 +151,7 @@ def start(case: Case, keep: set[int]) -> Job:
         try:
             os.setpgid(0, 0)
             become_child(writing, keep | {reading, writing})
-            redirect_output(scratch)
+            redirect_output()
             mine = os.getpid()
             outcome = conduct(case, scratch)
             if os.getpid() != mine:
@@ -165,7 +167,7 @@ def start(case: Case, keep: set[int]) -> Job:
         os.setpgid(process, process)  # whoever comes first, parent or child
     os.close(writing)
     os.set_blocking(reading, False)
-    return Job(case.key, process, reading, scratch, now, case.seconds)
+    return Job(case.key, process, reading, scratch, now, case.seconds, look=now + LOOKS)
 
 
 def ended(job: Job) -> bool:
@@ -183,6 +185,16 @@ def settle(job: Job) -> None:
         if ended(job):
             return
         time.sleep(TICK / 10)
+
+
+def wrote_too_much(job: Job) -> bool:
+    """Whether the files of a job have grown too large, all together; looked at now and then."""
+    now = time.monotonic()
+    if now < job.look:
+        return False
+    size = noted.written(job.scratch)
+    job.look = now + max(LOOKS, 20 * (time.monotonic() - now))
+    return size > noted.MOST_WRITTEN
 
 
 def kill(job: Job) -> None:
@@ -219,6 +231,8 @@ class Server:
         self.selector.register(requests, selectors.EVENT_READ, None)
         self.jobs: dict[int, Job] = {}
         self.buffer = bytearray()
+        self.read: dict[str, None] = {}  # files that experiments have read and this process has not
+        self.known: set[str] = set()  # those that it has
         self.open = True
 
     def run(self) -> None:
@@ -250,6 +264,7 @@ class Server:
     def begin(self, case: Case) -> None:
         """Starts one case."""
         keep = {self.requests, self.replies, *(job.pipe for job in self.jobs.values())}
+        self.prepare()
         try:
             job = start(case, keep)
         except OSError as error:
@@ -257,6 +272,16 @@ class Server:
             return
         self.jobs[job.process] = job
         self.selector.register(job.pipe, selectors.EVENT_READ, job)
+
+    def prepare(self) -> None:
+        """Parses what other experiments have read, once for all that follow. Only the children run anything of it."""
+        from runtime_check.outline import read_ahead
+
+        new = [path for path in self.read if path not in self.known]
+        self.read.clear()
+        if new:
+            self.known.update(new)
+            read_ahead(new)
 
     def collect(self, job: Job) -> None:
         """Takes what a child wrote; a full line or a closed pipe ends it."""
@@ -285,6 +310,9 @@ class Server:
             elif clock.left(job.started, job.seconds, job.process) < 0:
                 limit = f"{job.seconds:g} s"
                 self.finish(job, cannot_tell(f"no result within {limit}; raise --timeout to wait longer"))
+            elif wrote_too_much(job):
+                limit = f"{noted.MOST_WRITTEN >> 20} MB"
+                self.finish(job, cannot_tell(f"stopped when it tried to write more than {limit} of files in all"))
 
     def finish(self, job: Job, outcome: Outcome) -> None:
         """Frees what a job held and sends its outcome."""
@@ -293,7 +321,8 @@ class Server:
         os.close(job.pipe)
         del self.jobs[job.process]
         kill_strays(self.jobs.keys())
-        shutil.rmtree(job.scratch, ignore_errors=True)
+        noted.clean(job.scratch, job.process)
+        self.read.update(dict.fromkeys(outcome.files))
         self.reply(job.key, replace(outcome, seconds=outcome.seconds or time.monotonic() - job.started))
 
     def reply(self, key: int, outcome: Outcome) -> None:

@@ -93,12 +93,17 @@ class Kept:
             pass
 
     def state(self, path: str) -> str:
-        """A short name for what a file holds; of a large one for its size and time."""
+        """A short name for what a file holds; of a large one for its size and time; of a folder for the names in it."""
         if path not in self.states:
             try:
                 found = os.stat(path)
+                folder = stat.S_ISDIR(found.st_mode)
                 large = found.st_size > LARGE or not stat.S_ISREG(found.st_mode)
-                data = repr((found.st_size, found.st_mtime_ns)).encode() if large else Path(path).read_bytes()
+                if folder:
+                    shown = sorted(name for name in os.listdir(path) if not name.startswith((".", "__pycache__")))
+                    data = repr(shown).encode("utf-8", "surrogatepass")
+                else:
+                    data = repr((found.st_size, found.st_mtime_ns)).encode() if large else Path(path).read_bytes()
                 self.states[path] = hashlib.blake2b(data, digest_size=12).hexdigest()
             except (OSError, ValueError):
                 self.states[path] = ""

@@ -22,6 +22,16 @@ def project_root(folder: Path) -> Path | None:
     return next((place for place in near if any((place / item).exists() for item in MARKERS)), None)
 
 
+def places(path: str, given: Iterable[str] = ()) -> tuple[str, ...]:
+    """The folders in which a run looks for files of the project: around a file, and those given."""
+    folder = Path(os.path.abspath(path)).parent
+    package = folder
+    while (package / "__init__.py").is_file() and package.parent != package:
+        package = package.parent
+    found = (project_root(folder) or folder, package, folder.parent, *map(os.path.abspath, given))
+    return tuple(dict.fromkeys(map(str, found)))
+
+
 def project_files(path: str, given: Iterable[str] = ()) -> Iterator[str]:
     """Python files of the project around a path; without a project those beside it and in `given` folders."""
     folder = Path(path).parent

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import sys
 from typing import Any
 
-from runtime_check import clock
+from runtime_check import clock, noted
 from runtime_check.child import Job, kill, start, why_died
 from runtime_check.evidence import Outcome, cannot_tell
 from runtime_check.plan import Case, Lines
@@ -51,7 +50,7 @@ def alone(case: Case) -> Outcome:
     finally:
         kill(job)
         os.close(job.pipe)
-        shutil.rmtree(job.scratch, ignore_errors=True)
+        noted.clean(job.scratch, job.process)
 
 
 def whole_line(job: Job) -> str:

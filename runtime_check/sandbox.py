@@ -12,12 +12,13 @@ import resource
 import sys
 import sysconfig
 import tempfile
-import time
-from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
-from runtime_check import made_files
+from runtime_check import made_files, noted
 from runtime_check.barrier import raise_barrier
+from runtime_check.placeholder import USER_FILES
+from runtime_check.ways_out import from_folder, guard_native_writers, place_of, replace_builtin_ways_out
 
 MEMORY = 2 << 30  # bytes above what the process has mapped when the limit is set
 FILE_SIZE = 64 << 20
@@ -45,6 +46,8 @@ CHANGES = {
     "tempfile.mkstemp": "write",
     "tempfile.mkdtemp": "write",
 }
+#: Audit events of looking at what is in a folder.
+LISTINGS = {"os.listdir", "os.scandir"}
 #: Audit events with two paths, both of which would be changed.
 MOVES = {"os.rename": "move", "os.link": "link", "os.symlink": "link", "shutil.move": "move"}
 #: Where these give the folders that the paths start from.
@@ -81,20 +84,23 @@ PROCESSES = {
 }
 
 
-PATH_NAMES = {"path", "f", "filename"}
-
-
 class Stopped(RuntimeError):
     """The code tried something that is not allowed while it is checked."""
 
 
 class Guard:
-    """Decides about audit events. `paths` are folders below which files may be written."""
+    """Decides about audit events. `paths` are folders below which files may be written, the first the scratch folder.
 
-    def __init__(self, paths: tuple[str, ...]) -> None:
+    What is listed, or looked for in vain, in the folders `around` the code is remembered as what is read is.
+    """
+
+    def __init__(self, paths: tuple[str, ...], around: tuple[str, ...] = ()) -> None:
         self.paths = tuple(os.path.realpath(path) for path in paths)
+        self.shared = os.path.join(noted.SHARED_MEMORY, noted.prefix(paths[0])) if paths else "no such place"
+        self.around = tuple(os.path.join(path, "") for path in around)
         self.stopped: list[str] = []
         self.read: dict[str, None] = {}  # what was opened to be read, or looked for in vain
+        self.forked = False  # whether this is a process that the code has started
         self.forks = 0
         self.active = True
         self.deciding = False
@@ -118,6 +124,8 @@ class Guard:
         """What is wrong with an event, or an empty string."""
         if event == "open":
             return self.about_open(args)
+        if event in LISTINGS and by_user_code(sys._getframe(2)):
+            self.looked_for(args[0] or ".")
         if event in CHANGES:
             return self.about_path(CHANGES[event], from_folder(args[0], args, FOLDER_ARGUMENT.get(event)))
         if event in MOVES:
@@ -139,27 +147,50 @@ class Guard:
             return f"send a signal to the processes of group {args[0]}"
         return ""
 
-    def halve(self) -> None:
+    def looked_for(self, path: Any) -> None:
+        """Remembers a path around the code that was listed, or that is not there."""
+        if isinstance(path, int):
+            return
+        text = os.path.abspath(os.fsdecode(path))
+        if os.path.join(text, "").startswith(self.around) and "-packages" not in text:
+            self.remember(text)
+
+    def remember(self, path: str) -> None:
+        """Takes note of a file that the verdict rests on."""
+        if path in self.read or len(self.read) > MOST_FILES:
+            return
+        self.read[path] = None
+        if self.forked:
+            self.write_down(noted.READ, path)
+
+    def write_down(self, kind: str, word: str) -> None:
+        """Tells those that come after this process; what we write ourselves is no event."""
+        before, self.deciding = self.deciding, True
+        noted.note(self.paths[0], kind, word)
+        self.deciding = before
+
+    def after_fork(self) -> None:
         """In a process that the code has started: it may start some of its own, but in all there is an end."""
         self.forks = FORKS - (FORKS - self.forks) // 4
+        self.forked = True
+        self.write_down(noted.PROCESS, str(os.getpid()))
 
     def about_open(self, args: tuple[Any, ...]) -> str:
         """Objection to opening a file for writing outside the allowed folders."""
         path, mode, flags = args
         if isinstance(path, int):
             return ""
-        if len(self.read) <= MOST_FILES:
-            self.read[os.path.abspath(os.fsdecode(path))] = None
+        self.remember(os.path.abspath(os.fsdecode(path)))
         writes = bool(flags & WRITE_FLAGS) if isinstance(flags, int) else bool(set(mode or "r") & set("wax+"))
         return self.about_path("write", path) if writes else ""
 
     def files_read(self) -> tuple[str, ...]:
-        """The files outside the scratch folder that were opened, without Python's own and torch's."""
+        """The files outside the scratch folder that were opened or looked for, without Python's own and torch's."""
         torch = os.path.dirname(getattr(sys.modules.get("torch"), "__file__", None) or "/no/torch")
         python = [os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")]
         apart = (*self.paths, *python, torch, os.path.dirname(__file__), "/proc", "/dev", "/sys")
         found: dict[str, None] = {}
-        for path in self.read:
+        for path in (*self.read, *noted.noted(self.paths[0], noted.READ)):
             if path.endswith(".pyc") and "__pycache__" in path:
                 path = source_of(path)
             inside = any(path.startswith(top + os.sep) for top in apart)
@@ -175,7 +206,8 @@ class Guard:
             return ""
         text = os.fsdecode(path)
         real = os.path.realpath(text)
-        if text in DEVICES or any(real == top or real.startswith(top + os.sep) for top in self.paths):
+        inside = any(real == top or real.startswith(top + os.sep) for top in self.paths)
+        if inside or text in DEVICES or real.startswith(self.shared):
             return ""
         return f"{verb} {shorten(text)}, outside its scratch folder"
 
@@ -189,29 +221,25 @@ class Guard:
         return f"use the network ({shorten(args[0] if args else event)})"
 
 
+def by_user_code(frame: FrameType | None) -> bool:
+    """Whether the code under test, not we ourselves or an import, is what asks."""
+    ours = os.path.dirname(__file__)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file in USER_FILES:
+            return True
+        if file.startswith((ours, "<frozen importlib")):
+            return False
+        frame = frame.f_back
+    return False
+
+
 def source_of(path: str) -> str:
     """The Python file that a compiled one was made from; itself if its name is not one that Python gives."""
     try:
         return importlib.util.source_from_cache(path)
     except ValueError:  # code that was generated into a file with dots in its name
         return path
-
-
-def from_folder(path: Any, args: tuple[Any, ...], position: int | None) -> Any:
-    """A path that starts from the open folder at a position of an event's arguments, written in full."""
-    folder = args[position] if position is not None and position < len(args) else None
-    if not isinstance(folder, int) or folder < 0 or isinstance(path, int):
-        return path
-    return os.path.join(place_of(folder), os.fsdecode(path))
-
-
-def place_of(folder: int) -> str:
-    """The path of an open folder."""
-    if sys.platform == "darwin":
-        import fcntl
-
-        return os.fsdecode(fcntl.fcntl(folder, 50, bytes(1024)).rstrip(b"\0"))  # F_GETPATH
-    return os.readlink(f"/proc/self/fd/{folder}")
 
 
 def same_group(process: int) -> bool:
@@ -254,94 +282,11 @@ def limit_resources(memory: int = MEMORY, *, address_space: bool = True) -> None
         resource.setrlimit(which, (soft, soft))
 
 
-def replace_builtin_ways_out(guard: Guard) -> None:
-    """Covers what raises no audit event: sleep before Python 3.13, multiprocessing's spawn, C++ writers."""
-    if sys.version_info < (3, 13):
-        sleep = time.sleep
+def enter(scratch: str, memory: int = MEMORY, *, address_space: bool = True, around: tuple[str, ...] = ()) -> Guard:
+    """Puts this process into its scratch folder and under the limits. There is no way back.
 
-        def short_sleep(seconds: Any) -> None:
-            guard.hook("time.sleep", (seconds,))
-            sleep(seconds)
-
-        time.sleep = short_sleep
-    import _posixsubprocess
-
-    def refuse(*args: object, **_: object) -> int:
-        guard.hook("subprocess.Popen", (args[0] if args else "",))
-        raise Stopped("torchlint stopped this code: it tried to start another program")
-
-    _posixsubprocess.fork_exec = refuse
-    guard_writer("torch.serialization", "_open_zipfile_writer_file", guard)
-    guard_opening(guard)
-    for name in ("mkfifo", "mknod"):
-        guard_function(os, name, 0, guard)
-
-
-def guard_opening(guard: Guard) -> None:
-    """Checks what is opened from an open folder: the event of `os.open` does not say from which."""
-    plain = os.open
-
-    def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if dir_fd is not None:
-            guard.hook("open", (from_folder(path, (dir_fd,), 0), None, flags))
-        return plain(path, flags, mode, dir_fd=dir_fd)
-
-    os.open = opened
-    # Both ask whether the function that they know can do this.
-    for known in (os.supports_dir_fd, os.supports_fd):
-        if plain in known:
-            known.add(opened)
-
-
-def guard_native_writers(guard: Guard) -> None:
-    """The path check in front of torch's functions that write by themselves, where the kernel does not stop them."""
-    for module, name in (("torch.jit._serialization", "save"), ("torch.jit", "save"), ("torch", "from_file")):
-        guard_function(sys.modules.get(module), name, 1 if name == "save" else 0, guard)
-    script, storage = sys.modules.get("torch.jit._script"), sys.modules.get("torch.storage")
-    for name in ("ScriptModule", "RecursiveScriptModule"):
-        guard_function(getattr(script, name, None), "save", 1, guard)
-    guard_function(getattr(storage, "UntypedStorage", None), "from_file", 0, guard, kind=staticmethod)
-    guard_writer("torch._C", "PyTorchFileWriter", guard)
-    profilers = sys.modules.get("torch.autograd.profiler"), sys.modules.get("torch.profiler.profiler")
-    for kind in (getattr(profilers[0], "profile", None), getattr(profilers[1], "_KinetoProfile", None)):
-        guard_function(kind, "export_chrome_trace", 1, guard)
-
-
-def guard_function(owner: Any, name: str, position: int, guard: Guard, *, kind: Callable[[Any], Any] | None = None,
-                   ) -> None:
-    """Puts the path check in front of a function that writes to the path that it is given at a position."""
-    plain = getattr(owner, name, None)
-    if plain is None:
-        return
-
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        named = [kwargs[word] for word in PATH_NAMES & kwargs.keys()]
-        given = args[position] if position < len(args) else next(iter(named), None)
-        if isinstance(given, (str, bytes, os.PathLike)):
-            folder = kwargs.get("dir_fd")
-            guard.hook("open", (from_folder(given, (folder,), 0), "w", None))
-        return plain(*args, **kwargs)
-
-    setattr(owner, name, kind(checked) if kind is not None else checked)
-
-
-def guard_writer(module: str, name: str, guard: Guard) -> None:
-    """Puts the path check in front of a writer class that opens its file outside Python."""
-    owner = sys.modules.get(module)
-    writer = getattr(owner, name, None)
-    if writer is None:
-        return
-    plain: Callable[..., None] = writer.__init__
-
-    def checked(self: object, path: object, *args: object, **kwargs: object) -> None:
-        guard.hook("open", (path, "w", None))
-        plain(self, path, *args, **kwargs)
-
-    writer.__init__ = checked
-
-
-def enter(scratch: str, memory: int = MEMORY, *, address_space: bool = True) -> Guard:
-    """Puts this process into its scratch folder and under the limits. There is no way back."""
+    `around` are the folders of the project.
+    """
     # Deep down, so that what scripts make of `../../data` is still inside.
     folder = os.path.join(scratch, *DEPTH)
     os.makedirs(folder)
@@ -351,12 +296,13 @@ def enter(scratch: str, memory: int = MEMORY, *, address_space: bool = True) -> 
     os.environ.update(WANDB_MODE="disabled", HF_HUB_OFFLINE="1", MPLBACKEND="Agg")
     tempfile.tempdir = scratch
     made_files.allow(scratch)
+    noted.here = scratch
     sys.dont_write_bytecode = True
     limit_resources(memory, address_space=address_space)
-    guard = Guard((scratch, "/dev/shm"))
+    guard = Guard((scratch,), around)
     replace_builtin_ways_out(guard)
-    if not raise_barrier(guard.paths):
-        guard_native_writers(guard)
+    guard_native_writers(guard)
+    raise_barrier((*guard.paths, noted.SHARED_MEMORY))  # where libraries share memory between processes
     sys.addaudithook(guard.hook)
-    os.register_at_fork(after_in_child=guard.halve)
+    os.register_at_fork(after_in_child=guard.after_fork)
     return guard

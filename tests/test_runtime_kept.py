@@ -129,6 +129,44 @@ def test_a_change_of_any_file_that_was_read_runs_it_again(
     assert len(starts) == before + 1
 
 
+HERE = "import os\n\nHERE = os.path.dirname(os.path.abspath(__file__))\n"
+IN_VAIN = {
+    "exists": "4 if os.path.exists(os.path.join(HERE, 'ready')) else int('no')",
+    "listed": "int(os.listdir(os.path.join(HERE, 'widths'))[0])",
+    "more": "int(max(os.listdir(os.path.join(HERE, 'there'))))",
+    "opened": "int(open(os.path.join(HERE, 'ready')).read())",
+    "beside": "int(open('ready').read())",
+}
+
+
+@pytest.mark.parametrize("kind", [*IN_VAIN, "package", "hidden"])
+def test_what_was_looked_for_in_vain_runs_it_again_when_it_is_there(starts: list[int], kind: str) -> None:
+    Path("there").mkdir()
+    Path("there", "3").touch()
+    text, path, new = NET.replace("=WIDTH", f"={IN_VAIN.get(kind, 'WIDTH')}"), Path("net.py"), Path("ready")
+    text = text if kind in ("package", "hidden") else text.replace("from sizes import WIDTH\n", HERE)
+    if kind == "package":  # no file says what the project is; the module is to be above the folder of the code
+        Path(".git").rmdir()
+        path = Path("pkg", "sub", "net.py")
+        path.parent.mkdir(parents=True)
+        for folder in ("pkg", "pkg/sub"):
+            Path(folder, "__init__.py").touch()
+        text, new = text.replace("from sizes", "from pkg.widths"), Path("pkg", "widths.py")
+    elif kind == "hidden":  # in a folder that usually holds no code
+        text, new = text.replace("from sizes", "from build.sizes"), Path("build", "sizes.py")
+    elif kind in ("listed", "more"):
+        new = Path("widths" if kind == "listed" else "there", "4")
+    path.write_text(text)
+    first = confirm(path=str(path))["results"][0]
+    assert (first["verdict"] == "not-reached") == (kind != "more") and not PASSING.search(first["why"]), first["why"]
+    confirm(path=str(path))
+    assert len(starts) == 1
+    new.parent.mkdir(exist_ok=True)
+    new.write_text("WIDTH = 4\n" if new.suffix else "4")
+    confirm(path=str(path))
+    assert len(starts) == 2
+
+
 def test_what_a_busy_machine_may_be_to_blame_for_is_not_kept() -> None:
     for why in ("no result within 10 s; raise --timeout", "the flagged code was never executed: the time was over",
                 "the process was killed, most likely for using too much memory"):

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from runtime_check import clock, trace
+from runtime_check import clock, noted, trace
 from runtime_check.evidence import Environment, Evidence, Outcome, Verdict
 from runtime_check.plan import Case, statement_lines
 from runtime_check.pool import Pool, PoolError
@@ -122,6 +122,8 @@ def forked(pool: Pool) -> int:
         ("import os\nos.remove('/tmp/torchlint-no-such-file')\n", "delete /tmp/torchlint-no-such-file"),
         ("import pathlib\npathlib.Path('../' * 5 + 'x').write_text('')\n", "write ../../../../../x"),
         ("import torch\ntorch.save({}, '/tmp/torchlint-must-not-exist')\n", "write /tmp/torchlint-must-not-exist"),
+        ("open('/dev/shm/torchlint-must-not-exist', 'w')\n", "write /dev/shm/torchlint-must-not-exist"),
+        ("import torch\ntorch.from_file('/dev/shm/torchlint-must-not-exist', True, 9)\n", "write /dev/shm/torchlint"),
         ("import subprocess\nsubprocess.run(['true'])\n", "start another program"),
         ("import os\nos.system('true')\n", "start another program"),
         ("import socket\nsocket.create_connection(('127.0.0.1', 9))\n", "use the network"),
@@ -139,13 +141,65 @@ def test_what_is_not_allowed_is_stopped_with_a_reason(pool: Pool, program: str, 
     assert result.verdict in (Verdict.CANNOT_TELL, Verdict.NOT_REACHED), result
     assert reason in result.why
     assert not os.path.exists("/tmp/torchlint-must-not-exist")
+    assert not os.path.exists("/dev/shm/torchlint-must-not-exist")
 
 
-def test_processes_that_start_processes_come_to_an_end() -> None:
-    guard = Guard(())
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /dev/shm")
+@pytest.mark.parametrize("end", ["raise RuntimeError('shape')", "os._exit(3)", "os.kill(os.getpid(), 9)"])
+def test_shared_memory_is_free_again_after_a_run(pool: Pool, end: str) -> None:
+    program = f"""
+    import os, torch
+    from multiprocessing.shared_memory import SharedMemory
+    SharedMemory('torchlint-test-a', create=True, size=99)
+    if os.fork() == 0:
+        SharedMemory('torchlint-test-b', create=True, size=99)
+        os._exit(0)
+    os.wait()
+    {end}
+    """
+    mine = Path("/dev/shm/torchlint-test-not-ours")
+    mine.touch()
+    try:
+        result = outcome(pool, program)
+        assert result.verdict is (Verdict.CONFIRMED if "raise" in end else Verdict.CANNOT_TELL), result
+        assert [path.name for path in mine.parent.glob("torchlint-test-*")] == [mine.name]
+    finally:
+        mine.unlink()
+
+
+def test_what_a_run_writes_is_limited_in_all(pool: Pool) -> None:
+    program = """
+    import os
+    for number in range(12):
+        os.posix_fallocate(os.open(f'big{number}', os.O_CREAT | os.O_WRONLY), 0, 50 << 20)
+    while True:
+        pass
+    """
+    result = outcome(pool, program)
+    assert result.verdict is Verdict.CANNOT_TELL and "512 MB" in result.why
+    assert outcome(pool, program.replace("range(12)", "range(4)").replace("while True", "for _ in range(9)") + (
+        "    raise RuntimeError('shape')\n")).verdict is Verdict.CONFIRMED
+
+
+def test_much_output_is_no_failure(pool: Pool) -> None:
+    program = "import os\nfor _ in range(80):\n    os.write(1, bytes(1 << 20))\nraise RuntimeError('shape')\n"
+    assert outcome(pool, program).verdict is Verdict.CONFIRMED
+
+
+def test_a_folder_that_forbids_its_removal_is_removed(tmp_path: Path) -> None:
+    inner = tmp_path / "scratch" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "file").touch()
+    inner.chmod(0)
+    noted.clean(str(tmp_path / "scratch"), 0)
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_processes_that_start_processes_come_to_an_end(tmp_path: Path) -> None:
+    guard = Guard((str(tmp_path),))
     for _ in range(3):
         assert not guard.objection("os.fork", ())
-        guard.halve()
+        guard.after_fork()
     assert "processes" in guard.objection("os.fork", ())
 
 
@@ -359,3 +413,20 @@ def test_a_limit_rings_again_where_a_part_of_it_was_waiting(monkeypatch: pytest.
         while time.monotonic() < started + 5:
             pass
     assert 0.4 < time.monotonic() - started < 2
+
+
+def test_what_one_experiment_has_read_is_parsed_for_those_that_follow(tmp_path: Path) -> None:
+    """Each child starts from the server, where nothing of the files has run."""
+    from runtime_check import outline
+    from runtime_check.child import Server
+
+    file = tmp_path / "parts.py"
+    file.write_text("import os\nos.environ['TORCHLINT_RAN'] = '1'\n")
+    gone, broken = tmp_path / "gone.py", tmp_path / "broken.py"
+    broken.write_text("def (:\n")
+    server = Server.__new__(Server)
+    server.read, server.known = dict.fromkeys(map(str, (file, gone, broken, tmp_path))), set()
+    server.prepare()
+    assert (str(file), file.read_text()) in outline._known
+    assert outline.outline(file.read_text(), str(file)) is outline._known[str(file), file.read_text()]
+    assert "TORCHLINT_RAN" not in os.environ
