@@ -262,6 +262,17 @@ def factory(node: ast.stmt, place: Place) -> ast.stmt | None:
     return None
 
 
+def tensor_itself(node: ast.stmt, place: Place) -> ast.stmt | None:
+    """Advice of autograd-variable where a gradient may be asked for: a cut tensor that is told whether it needs one."""
+    for call in calls_at(node, place):
+        match call:
+            case ast.Call(args=[value], keywords=[ast.keyword(arg="requires_grad", value=flag)]):
+                call.func = ast.Attribute(detached(value), "requires_grad_", ast.Load())
+                call.args, call.keywords = [flag], []
+                return node
+    return None
+
+
 def calls_at(node: ast.stmt, place: Place) -> list[ast.Call]:
     """The calls in a statement that begin at a place, outermost first."""
     return [
@@ -290,4 +301,5 @@ ADVICE: dict[str, Change] = {
     "TL520": first_argument(applied("log")),
     "TL702": left_out,
     "TL904": with_keyword("weights_only", True),
+    "TL905": tensor_itself,
 }

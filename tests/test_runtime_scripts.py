@@ -100,11 +100,12 @@ def pool() -> Iterator[Pool]:
         yield running
 
 
-def told(pool: Pool, text: str, claim: Claim, good: tuple[str, str] | None = None) -> Outcome:
+def told(pool: Pool, text: str, claim: Claim, good: tuple[str, str] | None = None, column: int = 1) -> Outcome:
     """The outcome of a finding on the line that ends in `#!`, for which `good` replaces some text."""
     text = textwrap.dedent(text).lstrip("\n")
     line = next(number for number, row in enumerate(text.splitlines(), 1) if "#!" in row)
-    finding = Finding("script.py", Span(line, 1, line, 2), "TL905", "test", Severity.ERROR, Confidence.SURE, "message")
+    span = Span(line, column, line, column + 1)
+    finding = Finding("script.py", span, "TL905", "test", Severity.ERROR, Confidence.SURE, "message")
     case = from_finding(finding, claim, text, 0, seconds=30)
     if good is not None:
         corrected = text.replace(*good)
@@ -177,3 +178,15 @@ def test_images_are_made_larger_where_the_network_says_that_they_are_too_small()
     again = Namespace(space.text, "scripted_case.py")  # the corrected program is run in the same ways
     labels = [drive.label for drive in drives(again, target_at(space.text, line), learned=learned.copy(), made=False)]
     assert labels[:2] == [first.label, second.label]
+
+
+def test_a_variable_whose_gradient_is_asked_for_by_a_name_is_compared_with_the_tensor(pool: Pool) -> None:
+    outcome = told(pool, """
+        import torch
+        from torch.autograd import Variable
+        def noise(shape, req_grad=False):
+            z = Variable(torch.randn(shape) * 2, requires_grad=req_grad)  #!
+            return z
+        noise(3, True).sum().backward()
+    """, Equivalent(), column=9)
+    assert outcome.verdict is Verdict.CONFIRMED and "with the advice followed" in outcome.why, outcome.why
