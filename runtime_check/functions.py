@@ -25,6 +25,11 @@ PATIENCE = 8  # arguments that run forward but not backward, after which the fau
 CONTEXTS = ("ctx", "context", "self", "cls", "c", "ct")
 
 
+#: Parameters that bound others from below and above, as those of a clamp do.
+LOW = re.compile(r"v?(lo|low|lower|min|minimum)(_?(val|value|bound|limit))?$", re.IGNORECASE)
+HIGH = re.compile(r"v?(hi|high|upper|max|maximum)(_?(val|value|bound|limit))?$", re.IGNORECASE)
+#: What torch says of a gradient for an argument that was no tensor; a number that was meant to be one.
+NO_TENSOR = re.compile(r"different than None at position (\d+), but the corresponding forward input was not a Variable")
 #: Parameters that take groups of processes, and error texts of Functions that are not differentiable everywhere.
 GROUPS, MESHES = re.compile(r"(^|_)(group|pg)$"), re.compile(r"(^|_)mesh$")
 NO_GRADIENT = re.compile(r"gradients? (?:with respect to|w\.r\.t\.|for|of) ([\w ,`']+)")
@@ -92,6 +97,9 @@ class ArgumentGuesser(InputGuesser):
         return found
 
     def _required(self, asked: Asked) -> Iterator[Spec]:
+        low, high = LOW.match(asked.name), HIGH.match(asked.name)
+        if (low or high) and not asked.use.is_tensor and asked.hint is not int:
+            yield Const(-1.0 if low else 1.0)
         if GROUPS.search(asked.name):
             yield Made("a process group of one", process_group)
         elif MESHES.search(asked.name):
@@ -167,7 +175,8 @@ def examples(cls: Any, budget_s: float) -> Iterator[Example]:
         return value
 
     def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
-        return repairs(Context(chosen, failure, cls.forward, candidates))
+        yield from with_tensor(chosen, failure)
+        yield from repairs(Context(chosen, failure, cls.forward, candidates))
 
     search = Search(run, repair, budget_s)
     none = True
@@ -182,6 +191,17 @@ def examples(cls: Any, budget_s: float) -> Iterator[Example]:
         yield Example(chosen.label, partial(positional, chosen, frozenset(constant)), cls)
     if none:
         raise CannotBuild(explain(f"{cls.__name__}.apply", search.failure))
+
+
+def with_tensor(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
+    """With a tensor in place of a number for which backward has given a gradient: of one row of the first, or as it."""
+    said = NO_TENSOR.search(failure.text)
+    first = next((spec for _, spec in chosen.leaves()), None)
+    if said is None or first is None or not 0 < int(said[1]) <= len(chosen.items):
+        return
+    name = chosen.items[int(said[1]) - 1][0]
+    for shape in dict.fromkeys([first.shape[-1:], first.shape]):
+        yield chosen.put(name, Tensor(shape))
 
 
 def positional(chosen: Assignment, constant: Set[str] = frozenset()) -> tuple[Any, ...]:

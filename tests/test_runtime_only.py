@@ -110,6 +110,71 @@ def test_going_back_twice_is_checked_where_backward_allows_it() -> None:
     assert "going back through it" in found["Half"][1] and "0.5 times" in found["Half"][1]
 
 
+def test_a_second_derivative_without_a_graph_is_missing_something() -> None:
+    """The gradient that comes in has a graph, so that nothing raises, and the backward's own part has none."""
+    kept = """
+
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x.cos())
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0]
+    """
+    text = HEAD + function("Detached", "x ** 3", "grad * 3 * x.detach() ** 2") + textwrap.dedent(kept)
+    found = confirm(text, "--select", "TL313")["verdicts"]
+    assert [found[name][0] for name in ("Detached", "Kept")] == ["confirmed", "confirmed"], found
+
+
+CLAMP = """
+
+class {name}(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, lo: float, hi: float):
+        ctx.save_for_backward(x)
+        ctx.lo, ctx.hi = lo, hi
+        return x.clamp(lo, hi)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        return {result}, None, None
+"""
+
+
+def test_a_mask_that_is_the_wrong_one_is_told_from_one_that_lets_more_pass() -> None:
+    made = {
+        "Right": "grad * ((x > ctx.lo) & (x < ctx.hi))",
+        "Passes": "grad",
+        "BackIn": "grad * ((x > ctx.lo) & (x < ctx.hi) | (x * grad > 0))",
+        "Positive": "grad * (x > 0)",
+        "Turned": "grad * ((x < ctx.lo) | (x > ctx.hi))",
+        "Deconvolved": "grad * (grad > 0)",
+    }
+    text = HEAD + "".join(CLAMP.format(name=name, result=result) for name, result in made.items())
+    found = confirm(text, "--select", "TL313")["verdicts"]
+    verdicts = {name: verdict for name, (verdict, _) in found.items()}
+    wrong = {"Positive": "confirmed", "Turned": "confirmed"}
+    assert verdicts == {**dict.fromkeys(made, "cannot-tell"), "Right": "refuted", **wrong}, found
+    assert "where it stands still" in found["Turned"][1]
+
+
+def test_torch_refuses_gradients_that_fit_no_arguments() -> None:
+    text = HEAD + CLAMP.format(name="Short", result="grad * 1").replace(", None, None", "")
+    found = confirm(text, "--select", "TL313")["verdicts"]
+    assert found["Short"][0] == "confirmed" and "incorrect number of gradients" in found["Short"][1]
+
+
+def test_a_number_for_which_backward_gives_a_gradient_is_taken_as_a_tensor() -> None:
+    text = HEAD + function("Scaled", "x * scale", "grad * ctx.scale, (grad * x).sum(0) * 2", "x, scale")
+    text = text.replace("ctx.save_for_backward(x)", "ctx.save_for_backward(x)\n        ctx.scale = scale")
+    found = confirm(text, "--select", "TL313")["verdicts"]
+    assert found["Scaled"][0] == "confirmed" and "`scale`" in found["Scaled"][1], found
+
+
 def module(name: str, made: str, forward: str) -> str:
     """A Module with a linear layer `fc`."""
     return textwrap.dedent(f"""

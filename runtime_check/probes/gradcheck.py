@@ -5,7 +5,9 @@ has a kink or too few digits, and nothing is said. A backward that differs on pu
 what the forward does: piecewise constant (rounding, spikes, sign, clamping), or the identity (reversal,
 scaling); by a gradient that is right or zero everywhere (masks); and by words in name and docstring.
 Made-up arguments may be none that the Function is made for, so a backward that is right for some kind
-of arguments, or for a part of the elements, is not said to be wrong.
+of arguments, or for a part of the elements, is not said to be wrong; unless it is zero where the forward
+moves and not zero where it stands still: that is a mask, and the wrong one. Where the forward stands still
+everywhere, other arguments are tried.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ STEPS = (1e-5, 1e-6)
 STEADY = 1e-4  # relative difference of the derivatives with both steps that still counts as none
 WRONG = 1e-2  # relative difference from the derivative by backward that counts
 DRAWS = 3  # sets of random arguments
-ELEMENTS = 4  # of each argument, for which the derivative is taken
+ELEMENTS = 8  # of each argument, for which the derivative is taken
 MOST = 0.8  # share of the elements that has to be wrong
 TRIED = 4  # kinds of arguments
 SMALL = 1e-9
@@ -40,6 +42,9 @@ PURPOSE = re.compile(
     r"|guided|natural.?grad",
     re.IGNORECASE,
 )
+#: What torch says of gradients that fit no arguments, and of those that do not fit these arguments.
+COUNT = re.compile(r"returned an incorrect number of gradients \(expected (\d+), got (\d+)\)")
+SHAPE = re.compile(r"returned an invalid gradient at index")
 #: Words for arguments that random numbers are not.
 STRUCTURED = re.compile(
     r"symmetric|triang|cholesky|tril(_|\b)|triu(_|\b)|positive.definite|psd(_|\b)|eigh?\b|orthogonal", re.IGNORECASE
@@ -71,6 +76,10 @@ class Unusable(RuntimeError):
     """Why a call says nothing about its backward."""
 
 
+class Refused(RuntimeError):
+    """What torch has against the gradients that a backward returns: the wrong number of them, or other shapes."""
+
+
 def probe(bench: Bench) -> Outcome:
     """Confirmed when backward differs from finite differences for several sets of arguments."""
     from runtime_check.drive import build_function_class
@@ -87,6 +96,9 @@ def probe(bench: Bench) -> Outcome:
             except Unusable as error:
                 tried.append(str(error))
                 continue
+            except Refused as error:
+                row = Evidence("gradients that torch takes", "none", "wanted", "one that fits each argument")
+                return Outcome(Verdict.CONFIRMED, str(error), (row,), f"{name}.apply({example.label})")
             if outcome.verdict is not Verdict.CONFIRMED:
                 return outcome  # what is right for some arguments may not be made for the others
             wrong = wrong or outcome
@@ -123,16 +135,22 @@ def examined(bench: Bench, example: Example, name: str) -> Outcome:
         return second_order(bench, example, how) or Outcome(
             Verdict.REFUTED, "backward agrees with finite differences", (row,), how
         )
-    purpose = on_purpose(example, bad)
+    said = by_words(example.function)
+    if not said and all(abs(slope.differences[0]) <= SMALL for slope in steady):
+        raise Unusable("the forward is constant around every point that was tried, so any gradient is a choice")
+    purpose = said or on_purpose(example, bad)
     if purpose:
         return cannot_tell(f"backward differs from finite differences, and seems meant to: {purpose}", how=how)
     argument = bad[0].argument
     of_it = [slope for slope in steady if slope.argument == argument]
     telling = [slope for slope in of_it if abs(slope.differences[0]) > SMALL]
-    if sum(slope.gap > WRONG for slope in telling) < MOST * len(telling):
+    wrong_mask = masks_wrongly(example, argument, of_it)
+    if not wrong_mask and sum(slope.gap > WRONG for slope in telling) < MOST * len(telling):
         raise Unusable("backward agrees with finite differences for some elements and not for others")
     if not example.as_called:
         doubt_made_up(bench, example, name)
+    if wrong_mask:
+        telling = sorted(of_it, key=lambda slope: -slope.gap)
     of_it = telling
     rows = [
         Evidence(f"element {number} of the gradient by backward", f"{slope.backward:.6g}", "by finite differences",
@@ -140,8 +158,28 @@ def examined(bench: Bench, example: Example, name: str) -> Outcome:
         for number, slope in enumerate(of_it[:DRAWS], 1)
     ]
     which = argument_name(example.function, argument)
-    return Outcome(Verdict.CONFIRMED, f"the gradient for {which} is not the derivative: {shape_of(of_it)}",
-                   tuple(rows), how)
+    said = "it is zero where the forward moves, and not where it stands still" if wrong_mask else shape_of(of_it)
+    return Outcome(Verdict.CONFIRMED, f"the gradient for {which} is not the derivative: {said}", tuple(rows), how)
+
+
+def masks_wrongly(example: Example, argument: int, slopes: list[Slope]) -> bool:
+    """Whether a backward lets pass what the forward does not, and the other way round.
+
+    One that depends on the sign of the gradient that comes in, as that of a deconvolution net, is meant so.
+    """
+    dead = sum(abs(slope.backward) <= SMALL < abs(slope.differences[0]) for slope in slopes)
+    alive = sum(abs(slope.differences[0]) <= SMALL < abs(slope.backward) for slope in slopes)
+    return min(dead, alive) >= 2 and linear(example, argument)
+
+
+def linear(example: Example, argument: int) -> bool:
+    """Whether the gradient for an argument changes its sign with the gradient that comes in."""
+    arguments = example.arguments()
+    ends = outputs(applied(example.function, arguments))
+    given = [torch.randn_like(end) for end in ends]
+    both = [torch.autograd.grad(ends, [arguments[argument]], [sign * item for item in given], retain_graph=True)[0]
+            for sign in (1.0, -1.0)]
+    return bool(torch.allclose(both[0], -both[1]))
 
 
 def doubt_made_up(bench: Bench, example: Example, name: str) -> None:
@@ -190,13 +228,16 @@ def applied(function: Any, arguments: tuple[Any, ...]) -> Any:
                             for item in arguments))
 
 
-def weighted(value: Any, weights: list[torch.Tensor]) -> torch.Tensor:
-    """The sum of all outputs, weighted."""
+def weighted(value: Any, weights: list[torch.Tensor], *, bent: bool = False) -> torch.Tensor:
+    """The sum of all outputs, weighted; `bent` adds their squares, so that what comes into backward depends on them."""
     terms = [(item.real if item.is_complex() else item).double() for item in outputs(value)]
+    terms = [term + term * term / 2 for term in terms] if bent else terms
     return torch.stack([(term * weight).sum() for term, weight in zip(terms, weights, strict=True)]).sum()
 
 
-def objective(function: Any, arguments: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], torch.Tensor]:
+def objective(
+    function: Any, arguments: tuple[Any, ...], *, bent: bool = False
+) -> Callable[[tuple[Any, ...]], torch.Tensor]:
     """A number that depends on all outputs. Unusable if there is none, or it is left to chance."""
     value = applied(function, arguments)
     ends = outputs(value)
@@ -209,7 +250,7 @@ def objective(function: Any, arguments: tuple[Any, ...]) -> Callable[[tuple[Any,
     weights = [torch.randn(item.shape, dtype=torch.float64) for item in ends]
 
     def number(given: tuple[Any, ...]) -> torch.Tensor:
-        return weighted(applied(function, given), weights)
+        return weighted(applied(function, given), weights, bent=bent)
 
     if not torch.equal(number(arguments), number(arguments)):
         raise Unusable("two calls with the same arguments differ")
@@ -226,6 +267,9 @@ def all_slopes(example: Example) -> list[Slope]:
     try:
         gradients = torch.autograd.grad(number(arguments), [arguments[i] for i in wanted], allow_unused=True)
     except Exception as error:
+        few = COUNT.search(str(error))
+        if (few and int(few[2]) < int(few[1])) or (example.as_called and SHAPE.search(str(error))):
+            raise Refused(f"backward cannot run: {shorten(error, 160)}") from None
         raise Unusable(f"backward raises {type(error).__name__}: {shorten(error)}") from None
     found = []
     for index, gradient in zip(wanted, gradients, strict=True):
@@ -255,14 +299,17 @@ def slope(number: Callable[[tuple[Any, ...]], torch.Tensor], arguments: tuple[An
 # -- what is meant ------------------------------------------------------------------------------
 
 
-def on_purpose(example: Example, slopes: list[Slope]) -> str:
-    """Why a backward that is no derivative for some elements seems meant to be none, or an empty string."""
-    function = example.function
+def by_words(function: Any) -> str:
+    """What the name or a docstring of a Function says of a gradient that is no derivative, or an empty string."""
     said = PURPOSE.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", function.__name__)) or PURPOSE.search(
         function.__doc__ or "") or PURPOSE.search(function.forward.__doc__ or "") or PURPOSE.search(
         function.backward.__doc__ or "")
-    if said is not None:
-        return f"its text speaks of {said.group(0).strip('_')!r}"
+    return f"its text speaks of {said.group(0).strip('_')!r}" if said is not None else ""
+
+
+def on_purpose(example: Example, slopes: list[Slope]) -> str:
+    """Why a backward that is no derivative for some elements seems meant to be none, or an empty string."""
+    function = example.function
     if all(abs(slope.differences[0]) <= SMALL for slope in slopes):
         return "the forward is constant around every such point"
     if all(abs(slope.backward) <= SMALL for slope in slopes):
@@ -282,17 +329,11 @@ def on_purpose(example: Example, slopes: list[Slope]) -> str:
 def second_order(bench: Bench, example: Example, how: str) -> Outcome | None:
     """Confirmed if going back twice gives something else than finite differences of the gradient; else None.
 
-    A backward that says that it can be used once only, or whose result carries no graph, raises when it
-    is gone back through: that is no wrong result.
+    A backward that says that it can be used once only raises when it is gone back through: that is no wrong result.
     """
-    slopes: list[Slope] = []
-    try:
-        for draw in range(DRAWS):
-            with pristine(bench.case.seed + draw):
-                slopes += second_slopes(example)
-    except Exception:
-        return None
-    if len(slopes) < DRAWS or any(not slope.steady or slope.gap <= WRONG for slope in slopes):
+    found = (wrong_twice(bench, example, bent=bent) for bent in (False, True))
+    slopes = next(filter(None, found), None)
+    if not slopes:
         return None
     rows = tuple(
         Evidence(f"second derivative by backward, draw {number}", f"{slope.backward:.6g}", "by finite differences",
@@ -303,10 +344,26 @@ def second_order(bench: Bench, example: Example, how: str) -> Outcome | None:
     return Outcome(Verdict.CONFIRMED, why, rows, f"{how}, twice backward")
 
 
-def second_slopes(example: Example) -> list[Slope]:
-    """The derivative of the gradient for the first argument, along a random direction."""
+def wrong_twice(bench: Bench, example: Example, *, bent: bool) -> list[Slope]:
+    """The second derivatives of every draw if each of them is wrong; else none."""
+    slopes: list[Slope] = []
+    try:
+        for draw in range(DRAWS):
+            with pristine(bench.case.seed + draw):
+                slopes += second_slopes(example, bent=bent)
+    except Exception:
+        return []
+    return slopes if all(slope.steady and slope.gap > WRONG for slope in slopes) else []
+
+
+def second_slopes(example: Example, *, bent: bool) -> list[Slope]:
+    """The derivative of the gradient for the first argument, along a random direction.
+
+    Where what comes in depends on the arguments, by `bent`, a backward whose own part carries no graph raises nothing,
+    and that part of the derivative is missing.
+    """
     arguments = example.arguments()
-    number = objective(example.function, arguments)
+    number = objective(example.function, arguments, bent=bent)
     index = inputs(arguments)[0]
     weight = torch.randn_like(arguments[index])
 
@@ -314,8 +371,8 @@ def second_slopes(example: Example) -> list[Slope]:
         (gradient,) = torch.autograd.grad(number(given), [given[index]], create_graph=True)
         return (gradient * weight).sum()
 
-    (second,) = torch.autograd.grad(projected(arguments), [arguments[index]], allow_unused=True)
+    (second,) = torch.autograd.grad(projected(arguments), [arguments[index]])
     direction = torch.randn_like(arguments[index])
-    found = 0.0 if second is None else float((second * direction).sum())
+    found = float((second * direction).sum())
     one, two = (slope(projected, arguments, index, direction, step) for step in STEPS)
     return [Slope(index, found, (one, two))]
