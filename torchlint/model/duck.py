@@ -16,6 +16,9 @@ TENSOR_WORDS = frozenset({
     "type_as",
 })
 
+# What, next to `load_state_dict`, only a Module has; "()" is a call of the object itself.
+STATEFUL_MODULE = frozenset({"()", "to", "cuda", "cpu", "half", "train()", "forward", "modules()", "children()"})
+
 
 def duck_kind(names: set[str]) -> Kind:
     """What has these attributes: combinations that only one kind of object in torch code has."""
@@ -23,8 +26,10 @@ def duck_kind(names: set[str]) -> Kind:
         return Kind.OPTIMIZER
     if "unscale_" in names or {"scale", "update", "step"} <= names:
         return Kind.SCALER
-    if names & {"named_parameters()", "parameters()", "load_state_dict", "named_modules()"} and not (
-        names & {"fit", "fit_transform", "step"}
+    # A state alone proves nothing: datasets, loaders and samplers have one as well.
+    if not names & {"fit", "fit_transform", "step"} and (
+        names & {"named_parameters()", "parameters()", "named_modules()"}
+        or ("load_state_dict" in names and names & STATEFUL_MODULE)
     ):
         return Kind.MODULE
     if "eval()" in names:

@@ -329,9 +329,14 @@ class FunctionInfo:
 
     @functools.cached_property
     def used_methods(self) -> dict[str, set[str]]:
-        """For each name or `self.x` path, the attributes that the body reads from it; argument-less calls as "x()"."""
+        """For each name or `self.x` path, the attributes that the body reads from it; argument-less calls as "x()".
+
+        A call of the object itself is "()".
+        """
         found: dict[str, set[str]] = {}
         for node in self.own_nodes:
+            if isinstance(node, ast.Call):
+                found.setdefault(_spelled(node.func), set()).add("()")
             match node:
                 case ast.Call(func=ast.Attribute(value=receiver, attr=attr), args=[]):
                     found.setdefault(_spelled(_moved(receiver)), set()).add(f"{attr}()")

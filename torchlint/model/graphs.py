@@ -56,7 +56,8 @@ def used_after(model: FileModel, function: ast.AST, operation: ast.AST, place: a
         at = model.position(event.node)
         if made < at < here and grows_from(event.target, operation) and not retains(event.node):
             return False
-    return any(model.position(node) >= here and grows_from(value, operation) for node, value in ends(model, function))
+    return any(not runs_before(model, node, place) and grows_from(value, operation)
+               for node, value in ends(model, function))
 
 
 def retains(call: ast.AST) -> bool:
@@ -78,13 +79,19 @@ def kept_by(model: FileModel, function: ast.AST, value: Value, place: ast.AST) -
     """Operations before `place` that keep the storage of a value for backward, as operand or as their result."""
     if value.storage is None:
         return
-    here = model.position(place)
     for node, result in model.flow(function).values.items():
-        if not isinstance(node, (ast.Call, ast.BinOp)) or not result.attached or model.position(node) >= here:
+        if not isinstance(node, (ast.Call, ast.BinOp)) or not result.attached or not runs_before(model, node, place):
             continue
         overload = overload_at(node, result)
         if overload is not None and _keeps(model, node, result, overload, value.storage):
             yield node
+
+
+def runs_before(model: FileModel, first: ast.AST, second: ast.AST) -> bool:
+    """Whether one expression is computed before another: what an expression is made of comes before itself."""
+    if first is second or first in model.ancestors(second):
+        return False
+    return second in model.ancestors(first) or model.position(first) < model.position(second)
 
 
 def overload_at(node: ast.expr, result: Value) -> Overload | None:

@@ -41,7 +41,7 @@ def stores(model: FileModel, function: ast.AST) -> Iterator[Store]:
             case "inplace" if event.grad is not False and event.name != "torch.Tensor.__iop__":
                 if not event.target.attached or event.target.carried:
                     yield from _store(model, event, event.path)
-            case "store_attr" if event.value.carried or _adds_to_itself(model, event.node):
+            case "store_attr" if event.value.carried & set(event.loops) or _adds_to_itself(model, event.node):
                 yield from _store(model, event, event.path)
     whole = function is model.tree
     for assign in model.nodes(ast.Assign) if whole else model.function_info(function).own_nodes:
@@ -171,3 +171,49 @@ def shares(target: Value, value: Value) -> bool:
     if not value.known:
         return ("leaf", value.ident) in target.graph
     return any(not (isinstance(key, tuple) and key[0] in ("leaf", "earlier")) for key in value.graph & target.graph)
+
+
+def limits(model: FileModel, store: Store) -> Iterator[ast.expr]:
+    """The lengths to which what a store puts into is cut.
+
+    `deque(maxlen=3)`, `last = last[-3:]`, `if len(last) > 3: last.pop(0)`.
+    """
+    node, path = store.node, store.path
+    if store.event is not None and store.event.inner is not None and model.has(store.event.inner):
+        node = store.event.inner  # in the method that stores
+    match node:
+        case ast.Call(func=ast.Attribute(value=kept)):
+            path = path_of(kept)
+            made = model.value(kept).site
+            if isinstance(made, ast.Call) and model.value(kept).name == "collections.deque":
+                yield from (*made.args[1:], *(keyword.value for keyword in made.keywords if keyword.arg == "maxlen"))
+    for cut in model.nodes(ast.Subscript):
+        match cut.slice, model.parent(cut):
+            case (ast.Slice(lower=ast.UnaryOp(operand=limit), upper=None) | ast.Slice(lower=None, upper=ast.expr(
+                    ) as limit)), ast.Assign(targets=[target]) if _is_kept(model, node, path, target):
+                if any(path_of(part) == path for part in ast.walk(cut.value)):
+                    yield limit
+    for taken in _takings(model):
+        if _is_kept(model, node, path, taken):
+            for up in model.ancestors(taken):
+                match getattr(up, "test", None):
+                    case ast.Compare(left=ast.Call(args=[measured]), comparators=[limit]) if path_of(measured) == path:
+                        yield limit
+
+
+def _takings(model: FileModel) -> Iterator[ast.expr]:
+    """What something is taken out of: `last` in `last.pop(0)`, `del last[0]`, `last = last[1:]`."""
+    for call in (*model.calls_named("pop"), *model.calls_named("popleft")):
+        if isinstance(call.func, ast.Attribute):
+            yield call.func.value
+    for item in model.nodes(ast.Subscript):
+        whole = item.slice.lower is not None if isinstance(item.slice, ast.Slice) else False
+        if isinstance(item.ctx, ast.Del) or (whole and isinstance(model.parent(item), ast.Assign)):
+            yield item.value
+
+
+def _is_kept(model: FileModel, node: ast.AST, path: str, target: ast.expr) -> bool:
+    """Whether an expression is what a store puts into, or all of its items: `last`, `last[:]`."""
+    inner = target.value if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice) else target
+    same = model.class_of if "." in path else model.owner
+    return path_of(inner) == path and same(inner) is same(node)

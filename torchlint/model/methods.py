@@ -372,11 +372,15 @@ UNKNOWN_EVENTS = {
 def unknown_backward(
     run: Run, node: ast.Call, base: Value, path: str, args: list[Value], keywords: Keywords
 ) -> Value | None:
-    """`x.backward()` proves that x carries a graph; `engine.backward(loss)` that loss does."""
+    """`x.backward()` proves that x carries a graph; `engine.backward(loss)` that loss does.
+
+    Of an unknown x in `x.backward(y)` a y without a graph says that x is a tensor and y its gradient.
+    """
     assert isinstance(node.func, ast.Attribute)
     from torchlint.model.evaluate import path_of
 
-    if args and node.func.attr in ("backward", "manual_backward") and base.kind is not Kind.TENSOR:
+    seed = node.func.attr == "backward" and bool(args) and args[0].is_tensor and args[0].grad is Grad.NO
+    if args and node.func.attr in ("backward", "manual_backward") and base.kind is not Kind.TENSOR and not seed:
         target = args[0]
         if not target.known:
             target = proven(target, node)

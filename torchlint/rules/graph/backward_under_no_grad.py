@@ -139,9 +139,15 @@ CLEAN = [
     import torch
     from torch import nn
 
+    from losses import unknown_loss
+
     net = nn.Linear(2, 1)
     x = torch.ones(4, 2)
     loss = net(x).mean()
+    with torch.no_grad():
+        seed = net(x).mean() * 2
+    net(x).mean().backward(seed)
+    unknown_loss(net).backward(seed)
     with torch.no_grad():
         loss.backward()
         with torch.enable_grad():
@@ -174,12 +180,23 @@ def check(model: FileModel) -> Iterator[Hit]:
     for call in model.calls_named("backward"):
         if not isinstance(call.func, ast.Attribute):
             continue
-        for expr in (call.func.value, *call.args[:1]):
+        for expr in losses(model, call, call.func.value):
             value = model.value(expr)
             if value.is_tensor and value.grad is Grad.NO and made_without_grad(model, value, model.owner(call)):
                 yield Hit(call, "this value was computed with gradients off and has no graph; compute it outside",
                           confidence=min(value.sure, Confidence.LIKELY))
                 break
+
+
+def losses(model: FileModel, call: ast.Call, receiver: ast.expr) -> list[ast.expr]:
+    """What `x.backward(...)` goes back from: x; the argument where x is an engine or a namespace.
+
+    The argument of `Tensor.backward` is the gradient to begin with, which needs no graph.
+    """
+    if model.value(receiver).is_tensor:
+        return [receiver]
+    known = model.value(receiver).kind is not Kind.UNKNOWN or model.name_of(receiver) == "torch.autograd"
+    return call.args[:1] if known else []
 
 
 def made_without_grad(model: FileModel, value: Value, home: ast.AST, depth: int = 0) -> bool:

@@ -115,6 +115,25 @@ EXAMPLES = [
         y.sum().backward()
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+        score = nn.Linear(3, 2)
+        weights = score(torch.ones(1, 3)).softmax(-1).clamp_(min=0.1)  #!
+        weights.sum().backward()
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+        score = nn.Linear(3, 2)
+        weights = score(torch.ones(1, 3)).softmax(-1).clamp(min=0.1)
+        weights.sum().backward()
+        """,
+        fixed=False,
+    ),
 ]
 
 CLEAN = [
@@ -137,6 +156,8 @@ CLEAN = [
             top /= top.sum()
             q = torch.exp(h).clone()
             q[0] = 0
+            scale = 127.0 / h.abs().max(dim=-1, keepdim=True).values.clamp_(min=1e-5)
+            h = (h * scale).round().clamp_(-128, 127) / scale
             r = torch.tanh(h)
             r = r + 1
             r *= 2
