@@ -126,3 +126,27 @@ with torch.no_grad():
 ])
 def test_layers_tell_whether_the_mode_matters(made: str, found: bool) -> None:
     assert lines(EVALUATED.replace("MADE", made), "TL514") == ([20] if found else [])
+
+
+LOADED = """
+import torch
+
+
+class Trainer:
+    def save(self):
+        torch.save({"net": self.net.state_dict()}, self.path)
+
+    def load(self):
+        return torch.load(self.path, weights_only=False)
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "severity"), [
+    ("", "", "advice"),
+    ("load(self.path", "load(self.other", "warning"),
+    ("        return", "        # weights_only=False: the sampler is in there too\n        return", "advice"),
+])
+def test_a_file_of_its_own_is_less_of_a_risk(old: str, new: str, severity: str) -> None:
+    text = LOADED.replace("torch.save", "print") if old.startswith(" ") else LOADED
+    found = lint_source(text.replace(old, new) if old else text, options=Options(select=("TL904",)))
+    assert [finding.severity.value for finding in found] == [severity]

@@ -13,7 +13,7 @@ from torchlint.model.bases import bases_of
 from torchlint.model.duck import duck_kind
 from torchlint.model.functions import FunctionInfo
 from torchlint.model.replaced import computed_names, is_replaced
-from torchlint.model.values import UNKNOWN, Kind, Value, join_all
+from torchlint.model.values import UNKNOWN, Grad, Kind, Value, join_all
 
 if TYPE_CHECKING:
     from torchlint.model import FileModel
@@ -212,16 +212,18 @@ class ClassInfo:
         value = self._met[name] = self._kept(name)
         if value.kind is Kind.MODULE and "frozen" not in value.facts and self._freezes(value):
             value = value.but(facts=value.facts | {"frozen"})
+        elif value.role == "parameter" and value.grad is Grad.YES and self._freezes(value):
+            value = value.but(grad=Grad.UNKNOWN)
         if value.known and value.sure is Confidence.SURE and is_replaced(self, name):
             return value.but(sure=Confidence.LIKELY)
         return value
 
-    def _freezes(self, module: Value) -> bool:
-        """Whether a method of the class freezes the parameters of a module that it keeps, or all of its own."""
-        members = [(module.ident, "item"), *(part.ident for part in module.parts() if part.ident is not None)]
+    def _freezes(self, kept: Value) -> bool:
+        """Whether a method of the class freezes a parameter or module that it keeps, or all of its own."""
+        members = [(kept.ident, "item"), *(part.ident for part in kept.parts() if part.ident is not None)]
         for method in self.all_methods():
             if method.sets_requires_grad and method.self_name:
-                mine = (module.ident, method.params[0], *members)
+                mine = (kept.ident, method.params[0], *members)
                 events = method.model.flow(method.node).of("freeze")
                 if any(event.target.ident in mine for event in events):
                     return True

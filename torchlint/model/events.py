@@ -21,7 +21,7 @@ class Event:
       clip           target: the parameters
       unscale, scaler_update, scheduler_step, set_epoch
       train, eval    target: the module
-      freeze, thaw   target: the module whose parameters no longer (or again) require grad
+      freeze, thaw   target: the module whose parameters no longer (or again) require grad, or the parameter
       call           target: the module that is called; value: what it returned
       inplace        target: the tensor that an in-place operation changes; value: the new contents
       data_write     target: the tensor whose `.data` is written

@@ -412,6 +412,8 @@ def set_requires_grad(run: Run, target: ast.expr, base: Value, flag: Value) -> N
     run.set(path, with_requires_grad(base, flag.const))
     if base.role == "parameter" and base.bound is not None and base.bound.kind is Kind.MODULE:
         freeze(run, target, base.bound, not flag.const)
+    elif base.role == "parameter":
+        run.event("thaw" if flag.const else "freeze", target, base)
 
 
 def freeze(run: Run, node: ast.AST, module: Value, flag: bool) -> None:

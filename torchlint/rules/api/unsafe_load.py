@@ -5,7 +5,9 @@ runs that program, so a checkpoint from anywhere else can do on this machine wha
 `weights_only=True`, the default since torch 2.6, only tensors and plain containers are rebuilt.
 
 Drop the argument or set it to True; allow single classes with `torch.serialization.add_safe_globals`. A buffer
-that this program has just written itself is no risk.
+that this program has just written itself is no risk; a file that it writes too, or a choice that a comment gives a
+reason for, is worth a second look and no more (advice). Where the argument is missing, the torch that is installed
+decides; that is not reported.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from torchlint.model import FileModel
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta(
-    "TL904", "unsafe-load", Severity.WARNING, fix=Safety.UNSAFE, aliases=("TOR102",), triggers=("weights_only",)
+    "TL904", "unsafe-load", Severity.WARNING, also=(Severity.ADVICE,), fix=Safety.UNSAFE, aliases=("TOR102",),
+    triggers=("weights_only",),
 )
 CLAIM = ExecutesCode()
 
@@ -42,6 +45,35 @@ EXAMPLES = [
         def restore(path):
             return torch.load(path, map_location="cpu", weights_only=True)
         """,
+    ),
+    Example(
+        bad="""
+        import torch
+
+
+        def resumed(state, path):
+            torch.save(state, path)
+            return torch.load(path, weights_only=False)  #!
+
+
+        def restored(path):
+            # weights_only=False: the state of the sampler is an object of its own
+            return torch.load(path, weights_only=False)  #!
+        """,
+        good="""
+        import torch
+
+
+        def resumed(state, path):
+            torch.save(state, path)
+            return torch.load(path, weights_only=True)
+
+
+        def restored(path):
+            # weights_only=False: the state of the sampler is an object of its own
+            return torch.load(path, weights_only=True)
+        """,
+        fixed=False,
     ),
 ]
 
@@ -72,11 +104,29 @@ def check(model: FileModel) -> Iterator[Hit]:
             if keyword.arg != "weights_only" or model.name_of(call.func) != "torch.load":
                 continue
             if model.value(keyword.value).const is False and not (call.args and own_buffer(model, call.args[0])):
-                literal = isinstance(keyword.value, ast.Constant) and not reasoned(model, call)
+                meant = reasoned(model, call)
+                literal = isinstance(keyword.value, ast.Constant) and not meant
                 fix = (
                     edits.repair("Load weights only", edits.replace(model, keyword.value, "True")) if literal else None
                 )
-                yield Hit(call, "this runs whatever code the file holds; load with `weights_only=True`", fix)
+                severity = Severity.ADVICE if meant or own_file(model, call) else None
+                yield Hit(call, "this runs whatever code the file holds; load with `weights_only=True`", fix, severity)
+
+
+def own_file(model: FileModel, call: ast.Call) -> bool:
+    """Whether this file's code writes what it loads: `torch.save(state, path)` names the same path."""
+    loaded = call.args[0] if call.args else None
+    return loaded is not None and any(
+        model.name_of(save.func) == "torch.save" and len(save.args) > 1 and same_path(model, save.args[1], loaded)
+        for save in model.calls_named("save"))
+
+
+def same_path(model: FileModel, written: ast.expr, read: ast.expr) -> bool:
+    """Whether two expressions name one file: the same constant, or the same attribute or variable of the file."""
+    if isinstance(written, ast.Constant) or isinstance(read, ast.Constant):
+        return model.value(written).const is not None and model.value(written).const == model.value(read).const
+    same = ast.unparse(written) == ast.unparse(read)
+    return same and (model.owner(written) is model.owner(read) or isinstance(written, ast.Attribute))
 
 
 def reasoned(model: FileModel, call: ast.Call) -> bool:

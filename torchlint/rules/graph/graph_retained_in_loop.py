@@ -18,14 +18,13 @@ from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.detach import detach, detach_accumulated
 from torchlint.model import FileModel, Grad, Kind, Value, keeping, uses
-from torchlint.model.evaluate import path_of
 from torchlint.model.keeping import Store
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL201", "graph-retained-in-loop", Severity.ERROR, also=(Severity.WARNING, Severity.ADVICE),
             fix=Safety.SAFE)
 CLAIM = GraphGrows()
-SHORT = 10  # graphs kept at a time that are no leak
+SHORT = 10  # graphs kept at a time that are no leak; a long window is a memory, full of graphs
 
 EXAMPLES = [
     Example(
@@ -407,6 +406,36 @@ CLEAN = [
         loss.backward()
         optimizer.step()
         last.append(loss)
+
+
+    def smooth(data, window):
+        recent, latest = deque(maxlen=window), []
+        for x in data:
+            optimizer.zero_grad()
+            loss = net(x).mean()
+            loss.backward()
+            optimizer.step()
+            recent.append(loss)
+            latest.append(loss)
+            if len(latest) > window:
+                latest = latest[1:]
+        return recent, latest
+
+
+    def shorten(data):
+        kept, left = [], []
+        for x in data:
+            optimizer.zero_grad()
+            loss = net(x).mean()
+            loss.backward()
+            optimizer.step()
+            kept.append(loss)
+            left.append(loss)
+            if len(kept) > 3:
+                del kept[0]
+            while len(left) > 3:
+                left.pop(0)
+        return kept, left
     """,
 ]
 
@@ -429,7 +458,8 @@ def check(model: FileModel) -> Iterator[Hit]:
 
 def judged(model: FileModel, function: ast.AST, store: Store) -> Hit | None:
     """What a store keeps: nodes of a graph that is used up, or a graph that nobody will use."""
-    if is_bounded(model, store):
+    kept = [value.const for value in map(model.value, keeping.limits(model, store)) if value.kind is not Kind.NONE]
+    if any(isinstance(limit, int) and 0 <= limit <= SHORT for limit in kept):
         return None
     loops = keeping.growing_loops(model, store)
     grown: list[ast.AST | None] = [*loops]
@@ -438,6 +468,8 @@ def judged(model: FileModel, function: ast.AST, store: Store) -> Hit | None:
     for loop in reversed(grown):
         used_up = [v for v in store.values if keeping.backwarded(model, function, v, loop, store.node)
                    and not (loop is not None and fed_back(model, function, store, loop))]
+        if used_up and None in kept:
+            return None  # some nodes, no more than the unknown number
         if used_up:
             window = loop is not None and any(keeping.resets(model, store, loop))
             return Hit(
@@ -450,48 +482,6 @@ def judged(model: FileModel, function: ast.AST, store: Store) -> Hit | None:
             store.node, f"`{store.path}` keeps the graph and activations of every iteration; store a detached value",
             repair(model, store, held, safe=False), confidence=min(v.sure for v in held))
     return None
-
-
-def is_bounded(model: FileModel, store: Store) -> bool:
-    """Whether at most a few values are kept at a time; a long window is a memory, full of graphs."""
-    return any(isinstance(limit, int) and 0 <= limit <= SHORT
-               for limit in (model.value(expr).const for expr in limits(model, store)))
-
-
-def limits(model: FileModel, store: Store) -> Iterator[ast.expr]:
-    """The lengths to which what a store puts into is cut.
-
-    `deque(maxlen=3)`, `last = last[-3:]`, `if len(last) > 3: last.pop(0)`.
-    """
-    node, path = store.node, store.path
-    if store.event is not None and store.event.inner is not None and model.has(store.event.inner):
-        node = store.event.inner  # in the method that stores
-    match node:
-        case ast.Call(func=ast.Attribute(value=kept)):
-            path = path_of(kept)
-            made = model.value(kept).site
-            if isinstance(made, ast.Call) and model.value(kept).name == "collections.deque":
-                yield from (*made.args[1:], *(keyword.value for keyword in made.keywords if keyword.arg == "maxlen"))
-    for cut in model.nodes(ast.Subscript):
-        match cut.slice, model.parent(cut):
-            case (ast.Slice(lower=ast.UnaryOp(operand=limit), upper=None) | ast.Slice(lower=None, upper=ast.expr(
-                    ) as limit), ast.Assign(targets=[target])) if is_kept(model, node, path, target):
-                if any(path_of(part) == path for part in ast.walk(cut.value)):
-                    yield limit
-    for call in (*model.calls_named("pop"), *model.calls_named("popleft")):
-        if isinstance(call.func, ast.Attribute) and is_kept(model, node, path, call.func.value):
-            for guard, _ in model.place(call).guards:
-                match guard:
-                    case ast.If(test=ast.Compare(left=ast.Call(args=[measured]), comparators=[limit])):
-                        if path_of(measured) == path:
-                            yield limit
-
-
-def is_kept(model: FileModel, node: ast.AST, path: str, target: ast.expr) -> bool:
-    """Whether an expression is what a store puts into, or all of its items: `last`, `last[:]`."""
-    inner = target.value if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice) else target
-    same = model.class_of if "." in path else model.owner
-    return path_of(inner) == path and same(inner) is same(node)
 
 
 def lives_on(model: FileModel, function: ast.AST, store: Store) -> bool:
