@@ -178,7 +178,7 @@ def examples(cls: Any, budget_s: float) -> Iterator[Example]:
         yield from with_tensor(chosen, failure)
         yield from repairs(Context(chosen, failure, cls.forward, candidates))
 
-    search = Search(run, repair, budget_s)
+    search = Search(run, repair, budget_s, key=f"{cls.__qualname__}.apply")
     none = True
     for found in itertools.islice(search.results(starts), 6):
         if len(only_forward) == PATIENCE:
@@ -260,7 +260,7 @@ def calls(function: Callable[..., Any], owner: type | None, budget_s: float, *, 
     def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
         return repairs(Context(chosen, failure, function, candidates))
 
-    search = Search(run, repair, budget_s, reached)
+    search = Search(run, repair, budget_s, reached, key=str(getattr(function, "__qualname__", "")))
     none = True
     for found in search.results(starts):
         none = False

@@ -6,12 +6,13 @@ import contextlib
 import re
 import types
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from runtime_check import unbound
+from runtime_check import again, unbound
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.lazy import wanted
+from runtime_check.specs import Assignment
 
 if TYPE_CHECKING:
     from runtime_check.extract import Namespace
@@ -37,6 +38,7 @@ class Learned:
     barred: frozenset[str] = frozenset()
     lacking: bool = False  # a run ended where it read a name that nothing binds, and that can have a stand-in
     told: tuple[str, ...] = ()  # the stand-ins that were given, each in a sentence
+    chosen: dict[str, Assignment] = field(default_factory=dict)  # arguments that searches have found
 
     @classmethod
     def of(cls, case: Case) -> Learned:
@@ -52,8 +54,8 @@ class Learned:
         return replace(outcome, verdict=verdict, why="; ".join([outcome.why, *self.told]))
 
     def copy(self) -> Learned:
-        """The same, which what is learned later does not change."""
-        return replace(self)
+        """The same, which what is learned later does not change, with the arguments that were found last."""
+        return replace(self, chosen=again.found())
 
     def take(self, error: Exception, space: Namespace) -> None:
         """Learns from what a run has raised."""

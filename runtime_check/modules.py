@@ -63,7 +63,7 @@ def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], 
     def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
         return repairs(Context(chosen, failure, init, candidates))
 
-    search = Search(run, repair, budget_s)
+    search = Search(run, repair, budget_s, key=cls.__qualname__)
     if too_large(cls, base):
         for name, options in candidates.items():
             if len(options) > 1 and options[0] is OMIT:
@@ -142,7 +142,7 @@ def inputs_for(module: nn.Module, budget_s: float, stops: Stops = never,
     def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
         return repairs(Context(chosen, failure, forward, candidates))
 
-    search = Search(run, repair, budget_s, stops)
+    search = Search(run, repair, budget_s, stops, key=f"{type(module).__qualname__}.forward")
     tried = wishes.starts(starts, candidates)
     return (item for item in search.results(tried) if item.operations or not item.ran), search
 

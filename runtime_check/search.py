@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from runtime_check import clock
+from runtime_check import again, clock
 from runtime_check.placeholder import MissingError
 from runtime_check.specs import Assignment
 from runtime_check.trace import Enough, OutOfTime
@@ -92,11 +92,12 @@ class Search:
     tried: set[str] = field(default_factory=set)
     failure: Failure | None = None
     furthest: Assignment | None = None  # what it was given
+    key: str = ""  # what the arguments are for
 
     def results(self, starts: Iterable[Assignment]) -> Iterator[Found]:
         """Successful calls, as they are found, until the budget or the ideas are spent."""
         order = itertools.count()
-        waiting = iter(starts)
+        waiting = iter(again.first(self.key, starts))
         heap: list[tuple[float, float, int, Assignment]] = []
         end = clock.now() + self.budget_s
         for trial in range(TRIALS):
@@ -118,12 +119,14 @@ class Search:
                     self.failure, self.furthest = outcome, chosen
                 if self.stopped < STOPS and self.stops(outcome) and not hopeless(outcome):
                     self.stopped += 1
+                    again.note(self.key, chosen)
                     yield Found(chosen, outcome.error, outcome.operations, False)
                 if depth < 12:
                     for rank, item in enumerate(itertools.islice(self.repair(chosen, outcome), 12)):
                         key = -outcome.operations + 0.5 * rank + 0.25 * depth
                         heapq.heappush(heap, (key, depth + 1, next(order), item))
             else:
+                again.note(self.key, chosen)
                 yield Found(chosen, *outcome)
 
 

@@ -7,12 +7,12 @@ Everything else cannot be verified: no claim, code that could not be run, a symp
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.main import ConfirmError, require_fork
-from runtime_check.plan import SECONDS, Case, claim_of, from_finding
+from runtime_check.plan import SECONDS, Case, claim_of, from_finding, translated
 from runtime_check.pool import Pool, PoolError
 from torchlint import claims
 from torchlint.builtin import every_rule
@@ -101,9 +101,23 @@ def _run(trials: Sequence[Trial], jobs: int, progress: Progress | None) -> dict[
                     for case in (trial.after, trial.same) if case is not None]
             for case, outcome in pool.run([replace(case, device=device) for case in more]):
                 outcomes[case.key] = outcome
+            for case, outcome in pool.run([replace(case, device=device) for case in _otherwise(trials, outcomes)]):
+                if outcome.verdict is Verdict.CONFIRMED:  # the fault shows still where it was seen
+                    outcomes[case.key] = outcome
     except (ConfirmError, PoolError) as error:
         raise VerifyError(str(error)) from None
     return outcomes
+
+
+def _otherwise(trials: Sequence[Trial], outcomes: dict[int, Outcome]) -> Iterator[Case]:
+    """The fixed code of those whose fault was not seen any more when it was run in another way than before."""
+    for trial in trials:
+        after = outcomes.get(trial.after.key) if trial.after is not None else None
+        if after is None or trial.after is None or after.verdict is not Verdict.REFUTED:
+            continue
+        how = translated(outcomes[trial.before.key].how, trial.before.text, trial.after.text)
+        if how and how != after.how:
+            yield replace(trial.after, only=how)
 
 
 def _judged(trial: Trial, outcomes: dict[int, Outcome]) -> Made:

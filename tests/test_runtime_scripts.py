@@ -11,12 +11,15 @@ pytest.importorskip("torch")
 
 import torch
 
+from runtime_check import again
 from runtime_check.drive import Drive, drives
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.extract import Namespace, target_at
 from runtime_check.learned import Learned
 from runtime_check.plan import from_finding
 from runtime_check.pool import Pool
+from runtime_check.search import Search
+from runtime_check.specs import Assignment, Const, Made, Spec, Tensor
 from runtime_check.unbound import is_unbound
 from torchlint.claims import Claim, Equivalent, Warns
 from torchlint.findings import Confidence, Finding, Severity, Span
@@ -190,3 +193,38 @@ def test_a_variable_whose_gradient_is_asked_for_by_a_name_is_compared_with_the_t
         noise(3, True).sum().backward()
     """, Equivalent(), column=9)
     assert outcome.verdict is Verdict.CONFIRMED and "with the advice followed" in outcome.why, outcome.why
+
+
+# The corrected program is given what the flagged one was given
+
+
+def first_found(key: str, starts: list[Assignment], accepted: str) -> str:
+    """The label of the first arguments that a search finds which accepts some only."""
+
+    def run(chosen: Assignment) -> str:
+        if accepted not in chosen.label:
+            raise ValueError("other arguments")
+        return chosen.label
+
+    return next(Search(run, lambda chosen, failure: [], 5.0, key=key).results(starts)).arguments.label
+
+
+def only(name: str, spec: Spec) -> Assignment:
+    return Assignment(((name, spec),))
+
+
+def test_a_search_for_the_same_begins_with_what_was_found() -> None:
+    starts = [only("x", Tensor((2, 4))), only("x", Tensor((2, 3, 4)))]
+    assert first_found("Net.forward", starts, "2, 3, 4") == "x=torch.randn(2, 3, 4)"
+    with again.given(again.found()):
+        assert first_found("Net.forward", starts, "torch.randn") == "x=torch.randn(2, 3, 4)"
+        assert first_found("Other.forward", starts, "torch.randn") == "x=torch.randn(2, 4)"
+    assert first_found("Net.forward", starts, "torch.randn") == "x=torch.randn(2, 4)"
+
+
+def test_what_is_made_of_the_code_of_one_program_is_not_given_to_the_other() -> None:
+    mine, other = Made("a model", lambda: "mine"), Made("a model", lambda: "other")
+    assert first_found("train", [only("model", mine)], "a model") == "model=a model"
+    moved = again.taken_over(again.found()["train"], [only("model", other)])
+    assert moved is not None and moved.make() == ([], {"model": "other"})
+    assert again.taken_over(again.found()["train"], [only("model", Const(3))]) is None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
-from runtime_check import clock, trace
+from runtime_check import again, clock, trace
 from runtime_check.evidence import Outcome, Verdict, cannot_tell, not_reached
 from runtime_check.learned import Learned
 from runtime_check.plan import MANY, Case, Lines, mapped, translated, with_steps
@@ -252,11 +252,12 @@ class Bench:
         line = None if way.line is None else mapped(*texts, Lines(way.line, way.line)).first
         spare: Way | None = None
         self.given = way.learned
-        for other in self.ways(self.corrected, line):
-            if other.label == label:
-                return other.repeated if way.label.endswith(REPEATED) else other
-            if spare is None and other.made_up and way.made_up and self.case.claim.name not in COMPARED:
-                spare = other
+        with again.given(way.learned.chosen):
+            for other in self.ways(self.corrected, line):
+                if other.label == label:
+                    return other.repeated if way.label.endswith(REPEATED) else other
+                if spare is None and other.made_up and way.made_up and self.case.claim.name not in COMPARED:
+                    spare = other
         return spare
 
     @property
