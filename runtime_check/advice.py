@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from runtime_check.collected import collected
+
 Place = tuple[int, int]  # line from 1, byte from 0, as in `ast`
 Change = Callable[[ast.stmt, Place], "ast.stmt | list[ast.stmt] | None"]
 
@@ -19,7 +21,7 @@ def advised(code: str, text: str, first: int, last: int, column: int = 1) -> str
     """
     change = ADVICE.get(code)
     if change is None:
-        return None
+        return rewritten(code, text, first, last)
     line = text.splitlines()[first - 1] if first <= text.count("\n") + 1 else ""
     place = first, len(line[: column - 1].encode())
     for node in ast.walk(ast.parse(text)):
@@ -28,6 +30,18 @@ def advised(code: str, text: str, first: int, last: int, column: int = 1) -> str
             if new is None:
                 continue
             return splice(text, node, new if isinstance(new, list) else [new])
+    return None
+
+
+def rewritten(code: str, text: str, first: int, last: int) -> str | None:
+    """The text with advice followed that changes more than the flagged statement, or None if there is none."""
+    change = REWRITES.get(code)
+    tree = ast.parse(text) if change is not None else ast.Module([], [])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and node.lineno == first and (node.end_lineno or first) >= last:
+            new = change(text, tree, node) if change is not None else None
+            if new is not None:
+                return new
     return None
 
 
@@ -303,3 +317,5 @@ ADVICE: dict[str, Change] = {
     "TL904": with_keyword("weights_only", True),
     "TL905": tensor_itself,
 }
+
+REWRITES: dict[str, Callable[[str, ast.Module, ast.stmt], str | None]] = {"TL606": collected}

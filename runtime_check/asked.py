@@ -18,6 +18,7 @@ from runtime_check.world import RANKS
 FIRST = 6  # assignments that are tried with what is asked for
 DEPTH = 4  # names and attributes that are followed to a parameter
 PRESENT = object()  # stands for any value but None
+REGISTERS = ("register_buffer", "register_parameter", "register_module", "add_module")
 ENDS = (ast.Return, ast.Continue, ast.Break)  # what raises refuses arguments that defaults are not
 
 
@@ -53,9 +54,32 @@ class Asked:
 
     made: Wishes = NO_WISHES
     called: Wishes = NO_WISHES
+    switched: tuple[tuple[str, bool], ...] = ()  # attributes that are set afterwards, as users do: no parameter does
+
+    def switch(self, instance: Any) -> Any:
+        """An instance with those of its attributes set."""
+        for name, value in self.switched:
+            if isinstance(getattr(instance, name, None), bool):
+                setattr(instance, name, value)
+        return instance
+
+    @property
+    def label(self) -> str:
+        """How that would be written behind the constructor's arguments."""
+        return "".join(f"; then .{name} = {value}" for name, value in self.switched)
 
 
 NOTHING_ASKED = Asked()
+
+
+def bound_by(function: ast.FunctionDef, name: str) -> Iterator[Wishes]:
+    """What a function's parameters are to be so that it comes to each of the places where it binds a name."""
+    stores = (node for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    for line in dict.fromkeys(sorted(node.lineno for node in stores if node.id == name)):
+        reading = Reading(None, function)
+        for test, holds in conditions(function.body, line):
+            reading.read(test, holds, function)
+        yield Wishes(tuple(reading.called.items()))
 
 
 def asked_by(tree: ast.Module, qualname: str, line: int) -> Asked:
@@ -73,7 +97,11 @@ def asked_by(tree: ast.Module, qualname: str, line: int) -> Asked:
     reading = Reading(init, function)
     for test, holds in conditions(function.body, line):
         reading.read(test, holds, function)
-    return Asked(Wishes(tuple(reading.made.items())), Wishes(tuple(reading.called.items())))
+    known = {name for owner in owners for name in owner}
+    for attribute in dict.fromkeys(item for item in attributes_read(function.body, line) if item not in known):
+        reading.exists(attribute)
+    switched = tuple(reading.switched.items())
+    return Asked(Wishes(tuple(reading.made.items())), Wishes(tuple(reading.called.items())), switched)
 
 
 def lineage(classes: dict[str, ast.ClassDef], name: str) -> Iterator[ast.ClassDef]:
@@ -105,6 +133,23 @@ def conditions(body: list[ast.stmt], line: int) -> Iterator[tuple[ast.expr, bool
                     yield statement.test, number == 0
                 yield from conditions(block, line)
         return
+
+
+def attributes_read(body: list[ast.stmt], line: int) -> Iterator[str]:
+    """Attributes of `self` that are read on the way to a line, and on it."""
+    for statement in body:
+        blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
+        inside = statement.lineno <= line <= (statement.end_lineno or line)
+        if statement.lineno > line:
+            return
+        if not any(blocks):
+            for node in ast.walk(statement):
+                match node:
+                    case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Load()):
+                        yield name
+        for block in blocks if inside else ():
+            if block and block[0].lineno <= line <= (block[-1].end_lineno or line):
+                yield from attributes_read(block, line)
 
 
 def atoms(test: ast.expr, holds: bool) -> Iterator[tuple[ast.expr, bool]]:
@@ -154,6 +199,7 @@ class Reading:
     function: ast.FunctionDef
     made: dict[str, Any] = field(default_factory=dict)
     called: dict[str, Any] = field(default_factory=dict)
+    switched: dict[str, bool] = field(default_factory=dict)
 
     def read(self, test: ast.expr, holds: bool, function: ast.FunctionDef, depth: int = DEPTH) -> None:
         """Notes what a condition in a function asks for."""
@@ -162,6 +208,15 @@ class Reading:
             if about is not None and depth:
                 self.follow(*about, function, depth - 1)
 
+    def exists(self, attribute: str) -> None:
+        """Notes what the constructor wants before it makes an attribute that it makes under conditions alone."""
+        made = list(bindings(self.init, attribute)) if self.init is not None else []
+        if self.init is None or not made:
+            return
+        ways = [list(conditions(self.init.body, place)) for place in made]
+        for test, holds in ways[0] if all(ways) else ():
+            self.read(test, holds, self.init)
+
     def follow(self, what: ast.expr, value: Any, function: ast.FunctionDef, depth: int) -> None:
         """Notes which parameters give an expression of a function a value."""
         if isinstance(what, ast.Name) and what.id in parameters(function):
@@ -169,12 +224,19 @@ class Reading:
             return
         own = isinstance(what, ast.Attribute) and ast.unparse(what.value) == "self"
         where = self.init if own else function
+        if is_setting(what) and isinstance(what, ast.Attribute) and what.attr in (
+                parameters(self.init) if self.init is not None else ()):
+            self.made.setdefault(what.attr, value)
+            return
         if where is None or not (own or isinstance(what, ast.Name)):
             return
         made = list(assignments(where, ast.unparse(what)))
         if isinstance(what, ast.Attribute) and not made and what.attr in parameters(where):
             self.made.setdefault(what.attr, value)
         empty = value is None or value is False
+        other = all(isinstance(source, ast.Constant) and source.value is (not value) for _, source in made)
+        if own and made and other and isinstance(value, bool) and isinstance(what, ast.Attribute):
+            self.switched.setdefault(what.attr, value)
         for line, source in made:
             if isinstance(source, ast.Constant) and (not source.value) != empty:
                 continue
@@ -186,6 +248,25 @@ class Reading:
             elif depth:
                 self.follow(source, value, where, depth - 1)
             return
+
+
+def is_setting(what: ast.expr) -> bool:
+    """Whether an expression is an attribute of what an instance keeps: `self.config.depth`."""
+    match what:
+        case ast.Attribute(value=ast.Attribute(value=ast.Name(id="self"))):
+            return True
+    return False
+
+
+def bindings(function: ast.FunctionDef, attribute: str) -> Iterator[int]:
+    """The lines on which a function gives `self` an attribute, be it by the methods of Modules for that."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()) if name == attribute:
+                yield node.lineno
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=how), args=[ast.Constant(value=name), *_]):
+                if name == attribute and how in REGISTERS:
+                    yield node.lineno
 
 
 def parameters(function: ast.FunctionDef) -> set[str]:

@@ -30,10 +30,12 @@ Hints = Mapping[str, Callable[[], object]]
 
 
 def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float = 3.0, device: str = "cpu",
-           hints: Hints | None = None, made: bool = True, learned: Learned | None = None) -> Iterator[Drive]:
+           hints: Hints | None = None, made: bool = True, called: bool = True,
+           learned: Learned | None = None) -> Iterator[Drive]:
     """Ranked ways to run code that reaches `target.line`. Nothing has run before a drive's `run` is called,
-    except that drives of kind "made" search for arguments within `budget_s` seconds, if they are wanted. What runs show
-    about how the program can be run is added to what is `learned`."""
+    except that drives of kind "made" search for arguments within `budget_s` seconds, if they are wanted.
+    Those that calls in the project lead to are left out unless `called`. What runs show about how the program can be
+    run is added to what is `learned`."""
     driver = Driver(space, seed, learned=learned)
     if hints and target.qualname in hints:
         yield Drive("with the factory given for it", driver.fresh(hints[target.qualname]), "hint")
@@ -51,16 +53,16 @@ def drives(space: Namespace, target: Target, *, seed: int = 0, budget_s: float =
     graph = driver.graph
     owner = graph.owners.get(target.qualname)
     seen: set[str] = set()
-    found = itertools.chain(
+    calls = itertools.chain(
         [] if owner is not None and owner.is_generator else driver.called(target.qualname),
         driver.alone(owner),
         driver.through(target.qualname),
         driver.called(target.qualname),
         called_elsewhere(space, target.qualname, seed),
         driver.main_block(target.qualname),
-        driver.made(target, budget_s, device) if made else (),
     )
-    for drive in found:
+    searched = driver.made(target, budget_s, device) if made else ()
+    for drive in itertools.chain(calls if called else (), searched):
         if drive.label not in seen:
             seen.add(drive.label)
             yield drive

@@ -16,6 +16,7 @@ import torch
 
 from runtime_check import made_files, world
 from runtime_check.calls import CallGraph, Owner, Site, test_arguments
+from runtime_check.containers import wholes
 from runtime_check.extract import Namespace, Target
 from runtime_check.lazy import fallback
 from runtime_check.learned import STANDING, Learned, standing_for
@@ -349,7 +350,8 @@ class Driver:
             with alone(self._texts()), surroundings(self.space.path, self.seed, cuda=expects_gpu(self.space.text)):
                 self.space.reset()
                 callers = [owner.name for owner in self.callers(target.qualname)]
-                maker = Maker(self.space, target, budget_s, self.instances(target), callers)
+                maker = Maker(self.space, target, budget_s, self.instances(target), callers,
+                              wholes(self.graph, target.qualname))
                 for action in maker.actions():
                     run, prepare = on_device(action.run, device), action.prepare
                     made = on_device(prepare, device) if prepare is not None else None

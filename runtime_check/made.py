@@ -43,8 +43,8 @@ class Maker:
 
     def __init__(self, space: Namespace, target: Target, budget_s: float,
                  instances: list[tuple[str, Callable[[], Any]]] | None = None,
-                 callers: Sequence[str] = ()) -> None:
-        self.space, self.target, self.callers = space, target, callers
+                 callers: Sequence[str] = (), wholes: Sequence[str] = ()) -> None:
+        self.space, self.target, self.callers, self.wholes = space, target, callers, wholes
         self.instances = instances or []  # how the file itself makes instances of the target's class
         self.end = clock.now() + budget_s
         self.recipes: list[Recipe] | None = None
@@ -61,18 +61,26 @@ class Maker:
         try:
             for action in self.directly():
                 found = True
-                yield action
+                yield from self.waiting(action)
         except Exception as error:
             why = error
         for action in self.through_callers():
             found = True
-            yield action
+            yield from self.waiting(action)
         if why is not None and not found:
             raise why
 
+    def waiting(self, action: Action) -> Iterator[Action]:
+        """Gives an action; what is then done with it takes no time from the search."""
+        given = clock.now()
+        yield action
+        self.end += clock.now() - given
+
     def through_callers(self) -> Iterator[Action]:
         """Functions and methods that call the target, with made-up arguments, if that reaches the line."""
-        for name in itertools.islice(self.callers, 3):
+        # A whole passes on to its parts what they are not given alone.
+        wholes = [f"{name}.forward" for name in self.wholes[:2]]
+        for name in dict.fromkeys([*self.callers[:1], *wholes, *self.callers[1:3]]):
             holder, _, method = name.rpartition(".")
             try:
                 if holder:
@@ -80,7 +88,7 @@ class Maker:
                     tried = self.module(cls, method) if issubclass(cls, nn.Module) else self.plain_class(cls, method)
                 else:
                     tried = self.function(self.space.resolve(name), name, None, None)
-                for action in itertools.islice(tried, 2):
+                for action in itertools.islice(tried, 1 if self.wholes else 2):
                     if self.reaches(action.run):
                         yield action
             except Exception:
@@ -124,7 +132,7 @@ class Maker:
         rest: list[Action] = []
         for item in itertools.islice(running(cls, self.left * 0.6, stops=self.failed_here, asked=self.asked(cls)), 6):
             known.append(item)
-            label = f"{cls.__name__}({item.made.arguments.label})"
+            label = f"{cls.__name__}({item.made.label})"
             if item.inputs is None:
                 rest.append(Action(label, item.made.make))
                 continue
@@ -140,13 +148,13 @@ class Maker:
                 yield Action(label, item.made.make)
         if name and name not in ("forward", "__init__", "__call__"):
             for item in [item for item in known if item.ran][:2]:
-                label = f"{cls.__name__}({item.made.arguments.label}).{name}"
+                label = f"{cls.__name__}({item.made.label}).{name}"
                 recipe = Recipe(cls.__name__, item.made.make, item.inputs, item.value)
                 yield from self.method(cls, name, label, item.made.make, [recipe])
         yield from rest
         if name in ("forward", "__call__"):
             for item in [item for item in known if item.inputs is None and item.why][:1]:
-                yield Action(f"{cls.__name__}({item.made.arguments.label}).{name}", partial(fail, item.why))
+                yield Action(f"{cls.__name__}({item.made.label}).{name}", partial(fail, item.why))
 
     def method(self, cls: type, name: str, label: str, make: Callable[[], Any],
                recipes: list[Recipe] | None = None, limit: float | None = None) -> Iterator[Action]:
@@ -177,7 +185,7 @@ class Maker:
         why: Exception | None = None
         working = 0
         for item in itertools.islice(made, CONSTRUCTED):
-            label = f"{cls.__name__}({item.arguments.label})"
+            label = f"{cls.__name__}({item.label})"
             if name in ("", "__init__", "__post_init__"):
                 yield Action(label, item.make)
                 continue

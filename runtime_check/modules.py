@@ -35,6 +35,12 @@ class Made:
 
     arguments: Assignment
     make: Callable[[], nn.Module]
+    then: str = ""  # what is done to it afterwards
+
+    @property
+    def label(self) -> str:
+        """The arguments as written in a call, and what follows."""
+        return self.arguments.label + self.then
 
 
 class CannotBuild(RuntimeError):
@@ -58,15 +64,16 @@ def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], 
     def run(chosen: Assignment) -> Any:
         before()
         args, kwargs = chosen.make()
-        return cls(*args, **kwargs)
+        return asked.switch(cls(*args, **kwargs))
 
     def repair(chosen: Assignment, failure: Failure) -> Iterator[Assignment]:
         return repairs(Context(chosen, failure, init, candidates))
 
     search = Search(run, repair, budget_s, key=cls.__qualname__)
     if too_large(cls, base):
-        for name, options in candidates.items():
-            if len(options) > 1 and options[0] is OMIT:
+        sizes = inspect.signature(init).parameters
+        for name, options in candidates.items():  # what is None by default is no size: it turns something on
+            if len(options) > 1 and options[0] is OMIT and sizes[name].default is not None:
                 options[:2] = options[1], OMIT
                 base = base.put(name, options[0])
     starts = asked.made.starts(list(variations(base, candidates)), candidates)
@@ -74,7 +81,7 @@ def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], 
     for item in search.results(starts):
         if isinstance(item.value, cls):
             found = True
-            yield Made(item.arguments, lambda item=item: run(item.arguments))  # type: ignore[misc]
+            yield Made(item.arguments, lambda item=item: run(item.arguments), asked.label)  # type: ignore[misc]
     if not found:
         cause = search.failure.error if search.failure is not None else None
         raise CannotBuild(explain(cls.__name__, search.failure)) from cause

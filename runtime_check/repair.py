@@ -42,6 +42,7 @@ from runtime_check.repair_values import (
     smaller_index,
     to_call,
     to_kind,
+    unbound,
     unexpected_argument,
     whole_number,
 )
@@ -87,9 +88,10 @@ RULES: list[tuple[str, Rule]] = [
     (r"index out of range|out of bounds|is out of range|index .* too large", smaller_index),
     (r"missing \d+ required (?:positional|keyword-only) arguments?: (.+)", missing_argument),
     (r"unexpected keyword argument '(\w+)'", unexpected_argument),
+    (r"local variable '(\w+)'", unbound),
     (r"NoneType", none_given),
-    (r"cannot be interpreted as an integer|must be (?:an )?int|single element|Boolean value of Tensor"
-     r"|'float' object|can't multiply sequence", whole_number),
+    (r"cannot be interpreted as an integer|must be (?:an )?int|single element|one element tensors"
+     r"|Boolean value of Tensor|'float' object|can't multiply sequence", whole_number),
     (r"'int' object is not (?:iterable|subscriptable)|non-iterable int|with an iterable, but got int"
      r"|object of type 'int' has no len", several),
     (r"'(?:int|float|str|Tensor|bool)' object is not callable", to_call),
@@ -117,7 +119,8 @@ def by_text(context: Context) -> Iterator[Assignment]:
         match = pattern.search(context.text)
         if match is not None:
             yield from rule(context, match)
-    if isinstance(context.failure.error, (AssertionError, KeyError)) or not context.failure.operations:
+    refused = isinstance(context.failure.error, (AssertionError, KeyError, ValueError, NotImplementedError))
+    if refused or not context.failure.operations:
         yield from from_condition(context)
     yield from from_numbers(context)
     yield from from_sizes(context)

@@ -11,6 +11,7 @@ from runtime_check.blame import Context
 from runtime_check.specs import Assignment, Const, Seq, Tensor
 
 MOST_PAIRS = 4  # of tensors whose sizes may add up to another
+LONGEST = 16_384  # steps of a sequence, such as samples of a sound
 IMAGES = (32, 64, 28, 16, 224, 8, 96, 128, 256, 84, 48, 299)
 
 
@@ -150,7 +151,7 @@ def grow(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
                 if size > spec.shape[-1]:
                     yield context.arguments.put(name, spec.resize((*spec.shape[:-2], size, size)))
         elif len(spec.shape) == 3:
-            for size in (32, 128, 512):
+            for size in dict.fromkeys((32, 128, 512, min(16 * spec.shape[-1], LONGEST))):
                 yield context.arguments.put(name, spec.resize((*spec.shape[:-1], size)))
                 yield context.arguments.put(name, spec.resize((spec.shape[0], size, spec.shape[2])))
         elif spec.shape:
@@ -196,6 +197,7 @@ def normalized(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     got = _shape(match[2])
     if got and wanted:
         yield from resize(context, got[-1], wanted[-1])
+    yield from by_ranks(context, 1)
 
 
 # Ranks
@@ -204,8 +206,20 @@ def rank(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
     """The number of dimensions is wrong: the text names the right ones."""
     pairs = re.findall(r"(?:^|[^\d])(\d)-?(?:[dD]\b| ?dim)|len\(dims\) = (\d)", context.text)
     wanted = [int(one or two) for one, two in pairs] or [int(item) for item in match.groups() if item]
+    different = re.search(r"input\.dim\(\) = (\d) is not equal to len\(dims\) = (\d)", context.text)
+    if different:  # inside the code, where an argument may have gained or lost some
+        yield from by_ranks(context, int(different[2]) - int(different[1]))
     for value in reversed(wanted):
         yield from with_rank(context, value)
+
+
+def by_ranks(context: Context, more: int) -> Iterator[Assignment]:
+    """Each tensor with so many more dimensions, those that the failing statement depends on first."""
+    order = context.involved()
+    for name, spec in sorted(context.arguments.leaves(), key=lambda pair: order.index(pair[0])):
+        if spec.shape and len(spec.shape) + more > 0:
+            for shape in itertools.islice(reshaped(spec.shape, len(spec.shape) + more), 1):
+                yield context.arguments.put(name, spec.resize(shape))
 
 
 def with_rank(context: Context, wanted: int) -> Iterator[Assignment]:

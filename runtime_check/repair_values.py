@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from runtime_check import names
+from runtime_check.asked import bound_by
 from runtime_check.blame import (
     Context,
     compared,
@@ -108,6 +109,14 @@ def fill_optional(context: Context) -> Iterator[Assignment]:
             for option in options[:3]:
                 if not isinstance(option, Omit):
                     yield context.arguments.put(name, option)
+
+
+def unbound(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
+    """A variable was read that only some branches bind: arguments with which one of them is taken."""
+    tree = source_tree(context.function)
+    if isinstance(tree, ast.FunctionDef):
+        for wishes in bound_by(tree, match[1]):
+            yield wishes.put(context.arguments, context.candidates)
 
 
 def to_call(context: Context, match: re.Match[str]) -> Iterator[Assignment]:

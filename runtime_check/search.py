@@ -12,6 +12,7 @@ import itertools
 import os
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from runtime_check.specs import Assignment
 from runtime_check.trace import Enough, OutOfTime
 
 TRIALS = 400
+ALIKE = 4  # failures of one kind, at one place and after as many operations, that are repaired
 STOPS = 2  # failures on the line of interest that are given as results
 LARGEST = 1_500_000  # numbers in the tensors of one call
 
@@ -92,6 +94,7 @@ class Search:
     tried: set[str] = field(default_factory=set)
     failure: Failure | None = None
     furthest: Assignment | None = None  # what it was given
+    seen: Counter[tuple[object, ...]] = field(default_factory=Counter)  # failures of each kind
     key: str = ""  # what the arguments are for
 
     def results(self, starts: Iterable[Assignment]) -> Iterator[Found]:
@@ -121,13 +124,21 @@ class Search:
                     self.stopped += 1
                     again.note(self.key, chosen)
                     yield Found(chosen, outcome.error, outcome.operations, False)
-                if depth < 12:
+                self.seen[kind_of(outcome)] += 1
+                if depth < 12 and self.seen[kind_of(outcome)] <= ALIKE:  # what was changed makes no difference to it
                     for rank, item in enumerate(itertools.islice(self.repair(chosen, outcome), 12)):
                         key = -outcome.operations + 0.5 * rank + 0.25 * depth
                         heapq.heappush(heap, (key, depth + 1, next(order), item))
             else:
                 again.note(self.key, chosen)
                 yield Found(chosen, *outcome)
+
+
+def kind_of(failure: Failure) -> tuple[object, ...]:
+    """What failures have in common that arguments without influence would not change."""
+    place = failure.places[-1] if failure.places else None
+    where = (place.code, place.line) if place is not None else ()
+    return type(failure.error), failure.text, failure.operations, *where
 
 
 def attempt(action: Callable[[], Any]) -> Failure | tuple[Any, int]:

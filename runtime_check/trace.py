@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from runtime_check import clock
+from runtime_check import clock, noted
 from runtime_check.outline import parsed
 
 Watcher = Callable[[FrameType, int], None]
@@ -258,12 +258,12 @@ class LineTrace:
                 return
             self.touched.discard(frame)
         self.hits[index] += 1
-        if self.hit is not None:
-            self.hit()
         if frame in self.failed:
             self.failed.discard(frame)
-            return
-        self.tell(self.after, frame, index)
+        else:
+            self.tell(self.after, frame, index)
+        if self.hit is not None:
+            self.hit()
 
     def tell(self, call: Watcher | None, frame: FrameType, index: int) -> None:
         """Runs a callback, untraced as all that a tracer calls."""
@@ -311,6 +311,7 @@ def pristine(seed: int) -> Iterator[None]:
         with warnings.catch_warnings():
             yield
     finally:
+        noted.free()
         torch.set_grad_enabled(saved["grad"])
         torch.set_default_dtype(saved["dtype"])
         torch.autograd.set_detect_anomaly(saved["anomaly"])

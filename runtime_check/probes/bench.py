@@ -186,8 +186,8 @@ class Bench:
     def ways(self, program: Program, line: int | None = None, *, made: bool = True) -> Iterator[Way]:
         """Ways of running a program that may execute `line` (each watched one), best first.
 
-        After those of the function come those of the class around it and the file as a script: much is called by
-        others than the file, a hook by its module. Without `made`, none with made-up arguments.
+        After the function come the class around it and the file as a script: a hook is called by its module.
+        Without `made`, none with made-up arguments.
         """
         for way in self.all_ways(program, line, made):
             if program is not self.flagged or self.wanted(way):
@@ -209,25 +209,28 @@ class Bench:
                 yield replace(way, line=line)
 
     def ordered(self, program: Program, lines: list[int], made: bool) -> Iterator[Way]:
-        """What the file does itself, whatever it leads to, then made-up arguments; some ways more than once."""
+        """What the file does itself, then made-up arguments; some ways more than once."""
         nearest = [*lines, *filter(None, (trace.class_line(program.text, place) for place in lines))]
         late: list[Iterator[Way]] = []
         for place in dict.fromkeys([*nearest, *trace.script_line(program.text)]):
-            ways = self.drives(program, place, made)
             if place not in nearest and not trace.acts(program.text):
-                late.append(ways)  # it only defines things
+                late.append(self.drives(program, place, made))  # it only defines things
                 continue
+            ways = self.drives(program, place, made=False)
             for way in ways:
                 if way.made_up:
                     late.append(itertools.chain([way], ways))
                     break
                 yield way
+            if made:  # what takes a search
+                late.append(self.drives(program, place, made, called=False))
         yield from itertools.chain.from_iterable(late)
 
-    def drives(self, program: Program, line: int, made: bool) -> Iterator[Way]:
+    def drives(self, program: Program, line: int, made: bool, called: bool = True) -> Iterator[Way]:
         """The target around a line, called with arguments that fit. Failures are remembered as reasons."""
         from runtime_check.drive import drives
         from runtime_check.extract import target_at
+        from runtime_check.probes.again import again
 
         try:
             target = target_at(program.text, line)
@@ -235,11 +238,12 @@ class Bench:
             budget = max(0.5, self.left / (4 if program is self.flagged else 2))
             learned = self.learned if program is self.flagged else self.given.copy()
             found = drives(program.space, target, seed=self.case.seed, budget_s=budget, device=self.case.device,
-                           made=made, learned=learned)
+                           made=made, called=called, learned=learned)
             for drive in found:
                 if self.left <= 0:
                     return
-                yield Way(drive.label, drive.run, drive.kind, again=drive.again, learned=learned.copy())
+                repeated = drive.again or again(program, target, drive)
+                yield Way(drive.label, drive.run, drive.kind, again=repeated, learned=learned.copy())
         except Exception as error:
             self.note(f"line {line} could not be driven ({type(error).__name__}: {shorten(error)})")
 
@@ -273,7 +277,7 @@ class Bench:
 
     @contextlib.contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """Ways that are asked for meanwhile, and their runs, draw other random numbers."""
+        """Ways and runs meanwhile draw other random numbers."""
         case = self.case
         self.case = replace(case, seed=seed)
         try:
@@ -282,7 +286,7 @@ class Bench:
             self.case = case
 
     def note(self, reason: str) -> None:
-        """Remembers why an attempt led nowhere."""
+        """Remembers why an attempt failed."""
         if reason and reason not in self.tried:
             self.tried.append(reason)
 
@@ -304,11 +308,10 @@ class Bench:
     ) -> Run:
         """Runs a program one way, from a seeded state. What user code raises ends up in the run.
 
-        `inspect` gets the value that the way returned, while the watches are still in place. A watcher
-        that fails raises: that is a failure of the check. A run that has not come to a watched statement
-        after a while, or not again for `patience` seconds, is given up. `returned` gets what the functions around the
-        watched statements return. An untraced run is undisturbed, and knows
-        nothing of the watched statements.
+        `inspect` gets the value that the way returned, while the watches are still in place. A watcher that fails
+        raises: that is a failure of the check. A run that has not come to a watched statement after a while, or not
+        again for `patience` seconds, is given up. `returned` gets what the functions around these return. An untraced
+        run is undisturbed, and knows nothing of them.
         """
         run = Run(way.label)
         spots = [(spot.first, spot.last) for spot in program.spots]
