@@ -71,6 +71,15 @@ CLEAN = [
     shifted = x - x.amax(1, keepdim=True)
     torch.log(shifted.exp().sum(1))
     torch.log(torch.exp(x).sum(dim=1, dtype=torch.float64))
+
+
+    def by_hand(scores, dim, keepdim):
+        top, _ = scores.max(dim, keepdim=keepdim)
+        if keepdim:
+            rest = scores - top
+        else:
+            rest = scores - top.unsqueeze(dim)
+        return top + (rest.exp().sum(dim, keepdim=keepdim)).log()
     """,
 ]
 
@@ -92,8 +101,10 @@ def check(model: FileModel) -> Iterator[Hit]:
 def is_shifted(model: FileModel, expr: ast.expr) -> bool:
     """Whether the maximum was subtracted by hand, or something that may be one."""
     match expr:
-        case ast.Name() if isinstance(site := model.value(expr).site, ast.BinOp):
-            return is_shifted(model, site)
+        case ast.Name(id=name):
+            bound = model.scope_of(model.owner(expr)).bindings.get(name, ())
+            return any(isinstance(each, ast.Assign) and isinstance(each.value, ast.BinOp)
+                       and is_shifted(model, each.value) for each in bound)
         case ast.BinOp(op=ast.Sub(), right=right):
             name = model.value(right).name.rpartition(".")[2]
             return not name or "max" in name or name in ("__getitem__", "detach", "unsqueeze", "view", "logsumexp")

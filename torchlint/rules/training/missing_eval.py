@@ -318,7 +318,8 @@ def training_mode(model: FileModel, owner: ast.AST, flow: Flow, call: Event) -> 
     A module that is set to training mode and not trained is meant to be in it: a teacher, a sampler.
     """
     at = flow.events.index(call)
-    trained = False
+    trained = any(event.what in ("step", "unknown_step") and training.owns(event.target, call.target) is not False
+                  for event in flow.events[:at])
     for event in reversed(flow.events[:at]):
         if event.excludes(call) and event.what != "backward":
             continue
@@ -328,8 +329,6 @@ def training_mode(model: FileModel, owner: ast.AST, flow: Flow, call: Event) -> 
             place = training.place_of(model, event)
             here = training.place_of(model, call)
             return None if not trained else place if model.owner(place) is model.owner(here) else here
-        if event.what in ("step", "unknown_step") and training.owns(event.target, call.target) is not False:
-            trained = True
     whole = owner is model.tree and not any(
         e.what in ("eval", "set_mode") for e in flow.events
     ) and not model.calls_named("eval")
