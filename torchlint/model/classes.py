@@ -292,18 +292,6 @@ class ClassInfo:
         """A value that stands for an instance."""
         return Value(self.kind, name=self.dotted, cls=self, ident=ident or self, site=site)
 
-    @functools.cached_property
-    def has_dynamic_attributes(self) -> bool:
-        """Whether setattr, __dict__ or __setattr__ may bind attributes that cannot be seen."""
-        for cls in self.project_mro:
-            if {"__setattr__", "__getattr__"} & cls.methods.keys():
-                return True
-            for method in cls.methods.values():
-                for call in method.calls:
-                    if isinstance(call.func, ast.Name) and call.func.id == "setattr":
-                        return True
-        return False
-
 
 def is_accessor(decorator: ast.expr) -> bool:
     """`@name.setter` adds to the property of that name; reading it still calls the getter."""

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 from torchlint.findings import Confidence
 from torchlint.model import calls, distributions, tensors
 from torchlint.model.contexts import literal_bool
-from torchlint.model.values import NONE, NUMBER, OPTIMIZERS, STRING, UNKNOWN, Grad, Kind, Value, join_all, number_from
+from torchlint.model.values import (
+    NONE,
+    NUMBER,
+    OPTIMIZERS,
+    STRING,
+    UNKNOWN,
+    Grad,
+    Kind,
+    Value,
+    join_all,
+    members_anew,
+    number_from,
+)
 
 if TYPE_CHECKING:
     from torchlint.model.interp import Run
@@ -251,20 +263,7 @@ def copied(run: Run, node: ast.Call, name: str, args: list[Value], keywords: Key
     first = args[0] if args else UNKNOWN
     if not name.endswith("deepcopy"):
         return first.but(ident=node, site=node)
-    return _members_anew(first, node).but(ident=node, site=node, storage=node, facts=first.facts | {"deepcopy"})
-
-
-def _members_anew(value: Value, node: ast.Call) -> Value:
-    """A container with copies of what is in it."""
-    def anew(part: Value) -> Value:
-        storage = (node, part.storage) if part.storage is not None else None
-        return _members_anew(part, node).but(ident=(node, part.ident), storage=storage)
-
-    return value.but(
-        elements=tuple(anew(part) for part in value.elements) if value.elements is not None else None,
-        item=anew(value.item) if value.item is not None else None,
-        fields=tuple((key, anew(part)) for key, part in value.fields),
-    )
+    return members_anew(first, node).but(ident=node, site=node, storage=node, facts=first.facts | {"deepcopy"})
 
 
 # -- numpy ------------------------------------------------------------------------------------

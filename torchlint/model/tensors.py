@@ -105,7 +105,6 @@ INTEGERS = {
     "ByteTensor",
     "BoolTensor",
 }
-DETACHING = {"detach", "detach_"}
 CONVERTING = {"to", "cuda", "cpu", "float", "double", "half", "bfloat16", "type", "type_as", "contiguous"}
 KIND_WORDS = {
     "number": NUMBER,

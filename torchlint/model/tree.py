@@ -9,7 +9,6 @@ from typing import TypeVar
 from torchlint.project import FileIndex, Scope, collect_bindings, has_captures, target_names
 
 Node = TypeVar("Node", bound=ast.AST)
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 BLOCKS = {

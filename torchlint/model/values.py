@@ -254,6 +254,19 @@ def number_from(*values: Value) -> Value:
     return NUMBER if all(value.sure is Confidence.SURE for value in values) else LIKELY_NUMBER
 
 
+def members_anew(value: Value, copy: ast.Call) -> Value:
+    """A container with copies of what is in it, which a call makes."""
+    def anew(part: Value) -> Value:
+        storage = (copy, part.storage) if part.storage is not None else None
+        return members_anew(part, copy).but(ident=(copy, part.ident), storage=storage)
+
+    return value.but(
+        elements=tuple(anew(part) for part in value.elements) if value.elements is not None else None,
+        item=anew(value.item) if value.item is not None else None,
+        fields=tuple((key, anew(part)) for key, part in value.fields),
+    )
+
+
 def join(left: Value, right: Value) -> Value:
     """What is known when either of two values may be the case."""
     if left is right or left == right:

@@ -16,6 +16,7 @@ from pathlib import PurePath
 from torchlint.claims import Raises
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
+from torchlint.fixes.super_init import add_super_init
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind
 from torchlint.model.classes import runs_module_init, super_init_calls
 from torchlint.rule import Example, Hit, Meta, Repair
@@ -424,7 +425,7 @@ def call_super(model: FileModel, cls: ClassInfo, node: ast.FunctionDef) -> Repai
             return None
     if not cls.fully_known or not all(name in BARE for name in cls.outside):
         return None
-    return edits.repair("Call super().__init__()", edits.insert_first_in_body(model, node, "super().__init__()"))
+    return add_super_init(model, node, cls.node)
 
 
 BARE = ("torch.nn.Module", "abc.ABC", "builtins.object", "typing.Generic", "typing.Protocol", "torch.nn.Sequential",

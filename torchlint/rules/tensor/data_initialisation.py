@@ -16,6 +16,7 @@ from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.expressions import source_of
 from torchlint.fixes.imports import spell
+from torchlint.fixes.no_grad import data_to_no_grad
 from torchlint.model import FileModel, Value
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -78,6 +79,58 @@ EXAMPLES = [
         print(Scale()(torch.ones(1, 2)))
         """,
     ),
+    Example(
+        bad="""
+        import torch
+        from torch import nn
+
+
+        class Gate(nn.Module):
+            def __init__(self, start):
+                super().__init__()
+                self.weight = nn.Parameter(torch.empty(2))
+                self.bias = nn.Parameter(torch.zeros(2))
+                self.init_weights(start)
+
+            def init_weights(self, start):
+                self.weight.data.copy_(start)  #!
+                self.weight.data.clamp_(min=-0.5)  #!
+                if start.sum() > 0:
+                    self.bias.data.add_(1)  #!
+
+            def forward(self, x):
+                return x * self.weight + self.bias
+
+
+        print(Gate(torch.tensor([-1.0, 2.0]))(torch.ones(1, 2)))
+        """,
+        good="""
+        import torch
+        from torch import nn
+
+
+        class Gate(nn.Module):
+            def __init__(self, start):
+                super().__init__()
+                self.weight = nn.Parameter(torch.empty(2))
+                self.bias = nn.Parameter(torch.zeros(2))
+                self.init_weights(start)
+
+            def init_weights(self, start):
+                with torch.no_grad():
+                    self.weight.copy_(start)
+                    self.weight.clamp_(min=-0.5)
+                if start.sum() > 0:
+                    with torch.no_grad():
+                        self.bias.add_(1)
+
+            def forward(self, x):
+                return x * self.weight + self.bias
+
+
+        print(Gate(torch.tensor([-1.0, 2.0]))(torch.ones(1, 2)))
+        """,
+    ),
 ]
 
 CLEAN = [
@@ -106,16 +159,19 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Statements `parameter.data.fill_(...)` in constructors and functions that initialise."""
+    found: dict[ast.Attribute, Repair | None] = {}
     for node in model.attributes_named("data"):
         method = model.parent(node)
         call = model.parent(method) if isinstance(method, ast.Attribute) else None
         if not isinstance(method, ast.Attribute) or not isinstance(call, ast.Call) or call.func is not method:
             continue
-        base = model.value(node.value)
-        if method.attr in FILLING and is_leaf(base) and initialises(model, call) and isinstance(
+        if method.attr in FILLING and is_leaf(model.value(node.value)) and initialises(model, call) and isinstance(
                 model.parent(call), ast.Expr):
-            yield Hit(node, "`.data` hides this change from autograd; use `torch.nn.init` or `torch.no_grad()`",
-                      with_init(model, call, node, method.attr), confidence=base.sure)
+            found[node] = with_init(model, call, node, method.attr)
+    blocks = data_to_no_grad(model, [node for node, repair in found.items() if repair is None])
+    for node, repair in found.items():
+        yield Hit(node, "`.data` hides this change from autograd; use `torch.nn.init` or `torch.no_grad()`",
+                  repair or blocks.get(node), confidence=model.value(node.value).sure)
 
 
 def is_leaf(base: Value) -> bool:
