@@ -73,6 +73,7 @@ EXAMPLES = [
             return net
 
 
+        @torch.no_grad()
         def main():
             torch.manual_seed(0)
             net = load(Net().state_dict())
@@ -103,6 +104,7 @@ EXAMPLES = [
             return net.eval()
 
 
+        @torch.no_grad()
         def main():
             torch.manual_seed(0)
             net = load(Net().state_dict())
