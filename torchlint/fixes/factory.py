@@ -22,6 +22,8 @@ RANDOM = frozenset({"rand", "randn", "randint", "randperm", "rand_like", "randn_
 DEFAULT = {f"torch.{name}" for name in ("zeros", "ones", "empty", "eye", "rand", "randn")}  # of 32 bits, on the CPU
 CASTS = {"half": "half", "float": "float", "double": "double", "int": "int", "long": "long", "bool": "bool",
          "bfloat16": "bfloat16"}
+LIKE = frozenset({"torch.zeros_like", "torch.ones_like", "torch.empty_like", "torch.full_like"})
+DTYPES = {"bool": "bool", "long": "int64"}
 
 
 class Absorbed(NamedTuple):
@@ -88,9 +90,13 @@ def is_idle(model: FileModel, made: ast.Call, call: ast.Call) -> bool:
 
     `call` need not be right behind the factory, as `nn.Parameter(torch.zeros(n)).cpu()` shows.
     """
-    if model.name_of(made.func) not in DEFAULT or not isinstance(call.func, ast.Attribute) or call.keywords:
+    if not isinstance(call.func, ast.Attribute) or call.keywords:
         return False
     given = {keyword.arg for keyword in made.keywords}
+    if model.name_of(made.func) in LIKE and made.args and not call.args and not given & {"dtype", None}:
+        return f"dtype:{DTYPES.get(call.func.attr)}" in model.value(made.args[0]).facts
+    if model.name_of(made.func) not in DEFAULT:
+        return False
     match call.func.attr, call.args:
         case ("cpu", []) | ("to", [ast.Constant(value="cpu")]):
             return not given & {"device", None} and not model.calls_named("set_default_device")

@@ -85,6 +85,8 @@ CLEAN = [
     torch.zeros(2, device="cpu").to("cpu")
     torch.zeros(2, device="cpu")
     torch.nn.Linear(2, 2).to("cpu")
+    torch.zeros_like(torch.isnan(x)).bool()
+    torch.ones_like(x.argmax(0)).long()
     x.to("cpu")
     torch.ones(2, requires_grad=True).double()
 
