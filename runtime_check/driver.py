@@ -33,7 +33,7 @@ FORMS = 4  # forms of made-up data tried in scripts
 ITEMS = 64  # values taken from a generator that the target returns
 #: Words of code that wants several processes or GPUs, and how many it finds.
 MANY, RANKS = re.compile(r"world_size|WORLD_SIZE|device_count|device_mesh"), 4
-SMALL, LARGER = ", with small sizes", " but images twice as large"
+SMALL, LARGER, FITTING = ", with small sizes", " but images twice as large", " and data of form 2"
 AGAIN = 9  # calls that a repeated drive makes
 
 
@@ -118,6 +118,8 @@ class Driver:
             if self.learned.cramped:
                 yield SMALL + LARGER, {"small": 2}
         yield "", {}
+        if self.learned.complaint:
+            yield SMALL + FITTING, {"small": 1, "choice": 1}
         if self.learned.lacking:
             yield SMALL + STANDING, {"small": 1, "standing": True}
 
@@ -275,7 +277,10 @@ class Driver:
         names = [qualname, *([holder] if holder in self.graph.classes else ()),
                  *(owner.name for owner in self.callers(qualname))]
         if any(site.owner is None for name in names for site in self.graph.sites(name)) or self._handed_on(set(names)):
-            yield from self.scripts()
+            for drive in self.scripts():
+                yield drive
+                if self.learned.complaint:  # a loss has said what the data should be like
+                    yield from self.called(qualname)
 
     def _handed_on(self, names: set[str]) -> bool:
         """Whether one of the functions is an argument somewhere: of `spawn`, a thread, a hook."""

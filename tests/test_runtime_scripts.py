@@ -1,6 +1,7 @@
 """Scripts whose data, sizes and names keep them from being run as they are."""
 from __future__ import annotations
 
+import contextlib
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -228,3 +229,37 @@ def test_what_is_made_of_the_code_of_one_program_is_not_given_to_the_other() -> 
     moved = again.taken_over(again.found()["train"], [only("model", other)])
     assert moved is not None and moved.make() == ([], {"model": "other"})
     assert again.taken_over(again.found()["train"], [only("model", Const(3))]) is None
+
+
+TARGETS = """
+    import argparse
+    import torch
+    from torch import nn
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--img_size", type=int, default=32)
+    opt = parser.parse_args()
+    net = nn.Sequential(nn.Flatten(), nn.LazyLinear(7))
+    loader = torch.utils.data.DataLoader([], batch_size=4, shuffle=True)
+    def show(step):
+        images, labels = next(iter(loader))
+        seen.append(labels[0][3])  #!
+    seen = []
+    for i, (images, labels) in enumerate(loader):
+        loss = nn.functional.binary_cross_entropy_with_logits(net(images), labels.float())
+        loss.backward()
+        show(i)
+"""
+
+
+def test_what_a_loss_says_of_its_targets_helps_calls_as_well() -> None:
+    space, _ = ways(TARGETS)
+    line = next(number for number, row in enumerate(space.text.splitlines(), 1) if "#!" in row)
+    ran = []
+    for drive in drives(space, target_at(space.text, line), learned=Learned(), made=False):
+        with contextlib.suppress(Exception):
+            drive.run()
+            ran.append(drive.label)
+        if ran:
+            break
+    assert ran == ["as called on line 16, with small sizes and data of form 2"]
+    assert space.globals["seen"][0].dim() == 0
