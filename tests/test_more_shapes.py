@@ -150,21 +150,3 @@ def test_a_file_of_its_own_is_less_of_a_risk(old: str, new: str, severity: str) 
     text = LOADED.replace("torch.save", "print") if old.startswith(" ") else LOADED
     found = lint_source(text.replace(old, new) if old else text, options=Options(select=("TL904",)))
     assert [finding.severity.value for finding in found] == [severity]
-
-
-DUAL = """
-import torch
-from torch import nn
-
-
-class Policy(nn.Module):
-    def __init__(self, device):
-        super().__init__()
-        self.log_alpha = torch.tensor([0.0], requires_grad=True)
-        self.optimizer = torch.optim.Adam([self.log_alpha])
-        self.log_alpha = self.log_alpha.to(device)
-"""
-
-
-def test_a_tensor_that_is_moved_is_reported_once() -> None:
-    assert lines(DUAL, "TL404") == [9]

@@ -264,16 +264,12 @@ def attributes(
         return
     values = [(method, stmt, expr, kept(model, name, method, value)) for method, stmt, expr, value in written]
     wrap = all(becomes_parameter(model, expr, value) for *_, expr, value in values)
-    found = False
     for method, stmt, expr, value in values:
         if isinstance(stmt, ast.Call) or comment_says(cls, stmt, ON_PURPOSE):
             continue
-        if found and any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(expr)):
-            continue  # `self.alpha = self.alpha.to(device)`: of the same tensor
         if not is_trainable(value) and not is_trainable(model.value(unconverted(expr))):
             continue
         if method is None or method.name in building:
-            found = True
             yield hit(model, stmt, name, value.sure, expr, wrap=wrap)
 
 
