@@ -25,7 +25,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from runtime_check import clock, noted
+from runtime_check import clock, noted, outline
 from runtime_check.evidence import Environment, Outcome, cannot_tell
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def conduct(case: Case, scratch: str) -> Outcome:
         torch.set_num_threads(1)
         around = nearby.places(case.path, case.roots)
         guard = sandbox.enter(scratch, case.memory, address_space=case.device == "cpu", around=around)
-        outcome = replace(examine(case, guard), files=guard.files_read())
+        outcome = replace(examine(case, guard), files=guard.files_read(), loaded=outline.paths())
     except (SystemExit, KeyboardInterrupt) as error:  # the check itself never raises these
         outcome = cannot_tell(f"the code raised {type(error).__name__}, which ended the run")
     except BaseException as error:  # the verdict on a failure of ours
@@ -231,8 +231,7 @@ class Server:
         self.selector.register(requests, selectors.EVENT_READ, None)
         self.jobs: dict[int, Job] = {}
         self.buffer = bytearray()
-        self.read: dict[str, None] = {}  # files that experiments have read and this process has not
-        self.known: set[str] = set()  # those that it has
+        self.loaded: tuple[str, ...] = ()  # files that the last experiment has loaded
         self.open = True
 
     def run(self) -> None:
@@ -264,7 +263,8 @@ class Server:
     def begin(self, case: Case) -> None:
         """Starts one case."""
         keep = {self.requests, self.replies, *(job.pipe for job in self.jobs.values())}
-        self.prepare()
+        outline.read_ahead(self.loaded)  # parsed once for all that follow; only the children run anything of it
+        self.loaded = ()
         try:
             job = start(case, keep)
         except OSError as error:
@@ -272,16 +272,6 @@ class Server:
             return
         self.jobs[job.process] = job
         self.selector.register(job.pipe, selectors.EVENT_READ, job)
-
-    def prepare(self) -> None:
-        """Parses what other experiments have read, once for all that follow. Only the children run anything of it."""
-        from runtime_check.outline import read_ahead
-
-        new = [path for path in self.read if path not in self.known]
-        self.read.clear()
-        if new:
-            self.known.update(new)
-            read_ahead(new)
 
     def collect(self, job: Job) -> None:
         """Takes what a child wrote; a full line or a closed pipe ends it."""
@@ -322,7 +312,7 @@ class Server:
         del self.jobs[job.process]
         kill_strays(self.jobs.keys())
         noted.clean(job.scratch, job.process)
-        self.read.update(dict.fromkeys(outcome.files))
+        self.loaded = outcome.loaded or self.loaded
         self.reply(job.key, replace(outcome, seconds=outcome.seconds or time.monotonic() - job.started))
 
     def reply(self, key: int, outcome: Outcome) -> None:

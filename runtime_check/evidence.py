@@ -65,6 +65,7 @@ class Outcome:
     how: str = ""
     seconds: float = 0.0
     files: tuple[str, ...] = ()  # that were read, or looked for in vain; not part of a report
+    loaded: tuple[str, ...] = ()  # files of the project of which code was run; neither
 
     def as_row(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -78,15 +79,17 @@ class Outcome:
 
     def to_line(self) -> str:
         """One JSON line without the line end."""
-        return json.dumps({**self.as_row(), "files": self.files}, ensure_ascii=True, separators=(",", ":"))
+        row = {**self.as_row(), "files": self.files, "loaded": self.loaded}
+        return json.dumps(row, ensure_ascii=True, separators=(",", ":"))
 
     @staticmethod
     def from_row(row: dict[str, Any]) -> Outcome:
         """The outcome that `as_row` described. ValueError, KeyError or TypeError for anything else."""
         names = {field.name for field in fields(Evidence)}
         rows = tuple(Evidence(**{k: str(v) for k, v in e.items() if k in names}) for e in row["evidence"])
-        files = tuple(str(path) for path in row.get("files", ()))
-        return Outcome(Verdict(row["verdict"]), str(row["why"]), rows, str(row["how"]), float(row["seconds"]), files)
+        verdict, seconds = Verdict(row["verdict"]), float(row["seconds"])
+        files, loaded = (tuple(str(path) for path in row.get(name, ())) for name in ("files", "loaded"))
+        return Outcome(verdict, str(row["why"]), rows, str(row["how"]), seconds, files, loaded)
 
     @staticmethod
     def from_line(line: str) -> Outcome:

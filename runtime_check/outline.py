@@ -2,7 +2,7 @@
 
 A file of a large library reads dozens of others of it, and to read those takes longer than to run what is asked of
 them. Outlines are shared by the programs of an experiment; the server process makes those of files that an
-experiment has read, so that the children that it forks later have them. Nothing is run here.
+experiment has loaded, so that the children that it forks later have them. Nothing is run here.
 """
 from __future__ import annotations
 
@@ -64,20 +64,25 @@ class Outline:
         return found
 
 
-_known: dict[tuple[str, str], Outline] = {}
-_kept = 0
+_known: dict[tuple[str, str], Outline] = {}  # by path and text, what was asked for last at the end
 
 
 def outline(text: str, path: str) -> Outline:
     """The outline of a text. SyntaxError or ValueError if it cannot be parsed."""
-    global _kept
-    found = _known.get((path, text))
-    if found is None:
-        found = made(text, path)
-        if _kept + len(text) <= MOST:
-            _known[path, text] = found
-            _kept += len(text)
+    key = path, text
+    found = _known.pop(key, None) or made(text, path)
+    _known[key] = found
+    size = sum(len(one) for _, one in _known)
+    while size > MOST and len(_known) > 1:
+        oldest = next(iter(_known))
+        size -= len(oldest[1])
+        del _known[oldest]
     return found
+
+
+def paths() -> tuple[str, ...]:
+    """The files of which this process has outlines."""
+    return tuple(dict.fromkeys(path for path, _ in _known))
 
 
 def made(text: str, path: str) -> Outline:
@@ -101,13 +106,12 @@ def made(text: str, path: str) -> Outline:
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def read_ahead(paths: Iterable[str]) -> None:
-    """Makes the outlines of files that an experiment has read. What cannot be read or parsed is passed over."""
-    for path in paths:
-        if not path.endswith(".py") or not os.path.isfile(path) or os.path.getsize(path) > LARGEST:
-            continue
+def read_ahead(files: Iterable[str]) -> None:
+    """Makes the outlines of files that an experiment has loaded. What cannot be read or parsed is passed over."""
+    for path in files:
         try:
-            outline(decode(Path(path).read_bytes()), path)
+            if path.endswith(".py") and os.path.isfile(path) and os.path.getsize(path) <= LARGEST:
+                outline(decode(Path(path).read_bytes()), path)
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     gc.freeze()  # they stay: the children's collections need not look at them

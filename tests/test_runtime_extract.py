@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from runtime_check import outline
 from runtime_check.extract import Namespace, target_at
 from runtime_check.placeholder import Missing, MissingError
 
@@ -494,3 +495,16 @@ def test_a_decorated_name_stays_the_object_that_others_know() -> None:
     first = ns.get("Net")
     ns.reset()
     assert ns.get("Net") is first
+
+
+def test_the_texts_that_were_asked_for_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outline, "_known", {})
+    monkeypatch.setattr(outline, "MOST", 20)
+    first = outline.outline("x = 1  # 4567", "a.py")
+    assert outline.outline("x = 1  # 4567", "a.py") is first
+    outline.outline("x = 2  # 4567", "a.py")  # too much for both
+    assert [text for _, text in outline._known] == ["x = 2  # 4567"]
+    outline.outline("x = 3", "b.py")
+    outline.outline("x = 2  # 4567", "a.py")
+    outline.outline("x = 4", "c.py")
+    assert outline.paths() == ("a.py", "c.py")

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from runtime_check import clock, noted, trace
+from runtime_check import child, clock, noted, outline, trace
 from runtime_check.evidence import Environment, Evidence, Outcome, Verdict
 from runtime_check.plan import Case, statement_lines
 from runtime_check.pool import Pool, PoolError
@@ -415,18 +415,43 @@ def test_a_limit_rings_again_where_a_part_of_it_was_waiting(monkeypatch: pytest.
     assert 0.4 < time.monotonic() - started < 2
 
 
-def test_what_one_experiment_has_read_is_parsed_for_those_that_follow(tmp_path: Path) -> None:
-    """Each child starts from the server, where nothing of the files has run."""
-    from runtime_check import outline
-    from runtime_check.child import Server
-
-    file = tmp_path / "parts.py"
-    file.write_text("import os\nos.environ['TORCHLINT_RAN'] = '1'\n")
-    gone, broken = tmp_path / "gone.py", tmp_path / "broken.py"
+def test_what_one_experiment_has_loaded_is_parsed_for_those_that_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each child starts from the server, which has parsed the files and run nothing of them."""
+    parts, broken = tmp_path / "parts.py", tmp_path / "broken.py"
+    parts.write_text("import os\nos.environ['TORCHLINT_RAN'] = '1'\n")
     broken.write_text("def (:\n")
-    server = Server.__new__(Server)
-    server.read, server.known = dict.fromkeys(map(str, (file, gone, broken, tmp_path))), set()
-    server.prepare()
-    assert (str(file), file.read_text()) in outline._known
-    assert outline.outline(file.read_text(), str(file)) is outline._known[str(file), file.read_text()]
+    there: list[tuple[str, ...]] = []
+
+    def start(case: Case, keep: set[int]) -> child.Job:
+        there.append(outline.paths())
+        raise OSError
+
+    monkeypatch.setattr(child, "start", start)
+    monkeypatch.setattr(child.Server, "reply", lambda *of: None)
+    reading, writing = os.pipe()
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, reading)
+        stack.callback(os.close, writing)
+        server = child.Server(reading, writing)
+        stack.callback(server.selector.close)
+        server.begin(case(HARMLESS))
+        server.loaded = (str(broken), str(tmp_path / "gone.py"), str(tmp_path), str(parts))
+        server.begin(case(HARMLESS))
+    assert [str(parts) in paths for paths in there] == [False, True]
     assert "TORCHLINT_RAN" not in os.environ
+
+
+def test_an_experiment_says_what_it_has_loaded(tmp_path: Path) -> None:
+    from runtime_check.extract import Namespace
+
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "parts.py").write_text("SIZE = 4\n")
+    (tmp_path / "other.py").write_text("SIZE = 5\n")
+    text = "from parts import SIZE\n"
+    assert Namespace(text, str(tmp_path / "net.py")).get("SIZE") == 4
+    loaded = [path for path in outline.paths() if path.startswith(str(tmp_path))]
+    assert [os.path.basename(path) for path in loaded] == ["net.py", "parts.py"]
+    told = Outcome.from_line(Outcome(Verdict.REFUTED, "", loaded=tuple(loaded)).to_line())
+    assert told.loaded == tuple(loaded)
