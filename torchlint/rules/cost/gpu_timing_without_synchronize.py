@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.imports import spell
-from torchlint.model import FileModel, Flow, Kind
+from torchlint.model import Event, FileModel, Flow, Kind
 from torchlint.model.environment import mentions_device
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -268,6 +268,19 @@ CLEAN = [
     end = time.time()
     print(end - start)
     """,
+    """
+    import time
+
+    import torch
+    from exporters import write
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    net = torch.nn.Linear(2, 1).to(device)
+    start = time.time()
+    out = net(torch.ones(1, 2, device=device))
+    write(net, out)
+    print(time.time() - start)
+    """,
 ]
 
 
@@ -327,9 +340,14 @@ def works_unwaited(model: FileModel, start: ast.stmt, end: ast.AST) -> bool:
             continue
         if event.what in ("call", "backward") or (event.what == "step" and event.target.known):
             working = not read_at_once(model, event.node)
-        elif event.what in ("host_read", "save", "collective") or waits(event.name, event.inner):
+        elif event.what in ("host_read", "save", "collective") or waits(event.name, event.inner) or may_read(event):
             working = False
     return working
+
+
+def may_read(event: Event) -> bool:
+    """Whether code that cannot be seen gets a tensor or the model, and so may wait for it."""
+    return event.what == "unknown_call" and any(arg.is_tensor or arg.kind is Kind.MODULE for arg in event.args)
 
 
 def read_at_once(model: FileModel, node: ast.AST) -> bool:
