@@ -127,7 +127,7 @@ def check(model: FileModel) -> Iterator[Hit]:
         if variables and over_tensor(model, loop) and all_elementwise(model, loop.body, variables):
             inside |= set(ast.walk(loop))
             yield Hit(
-                loop, "each pass works on one element of a tensor; write it for whole tensors",
+                loop, "each pass works on one element or row of a tensor; write it for whole tensors",
                 confidence=Confidence.LIKELY)
 
 

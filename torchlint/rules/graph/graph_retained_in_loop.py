@@ -212,6 +212,26 @@ EXAMPLES = [
 CLEAN = [
     """
     import torch
+    from torch import nn
+
+    net = nn.Linear(2, 1)
+
+
+    class Recorder:
+        def run(self, data):
+            total = torch.zeros(())
+            for x in data:
+                total = total + net(x).sum()
+            total.backward()
+            self.last = total  # one graph, whatever the number of calls
+
+
+    recorder = Recorder()
+    for _ in range(3):
+        recorder.run(torch.ones(2, 1, 2))
+    """,
+    """
+    import torch
     import torch.nn.functional as F
 
 
