@@ -150,3 +150,34 @@ def test_a_file_of_its_own_is_less_of_a_risk(old: str, new: str, severity: str) 
     text = LOADED.replace("torch.save", "print") if old.startswith(" ") else LOADED
     found = lint_source(text.replace(old, new) if old else text, options=Options(select=("TL904",)))
     assert [finding.severity.value for finding in found] == [severity]
+
+
+PHASES = """
+import torch
+from torch import nn
+
+
+def epoch(phase, net, batches, optimizer=None):
+    net.train()
+    total = 0.0
+    for x, y in batches:
+        if phase == "fit":
+            loss = (net(x) - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        else:
+            with torch.no_grad():
+                loss = (net(x) - y).square().mean()
+        total += loss.item()
+    return total
+
+
+net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+"""
+
+
+def test_the_steps_of_another_phase_show_that_a_net_is_trained() -> None:
+    text = PHASES + "print(epoch('check', net, [(torch.ones(3, 2), torch.ones(3, 2))]))\n"
+    assert lines(text, "TL514") == [7]
+    assert lines(text.replace("net.train()", "net.train(phase == 'fit')"), "TL514") == []
