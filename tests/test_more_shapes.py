@@ -178,6 +178,7 @@ net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
 
 
 def test_the_steps_of_another_phase_show_that_a_net_is_trained() -> None:
-    text = PHASES + "print(epoch('check', net, [(torch.ones(3, 2), torch.ones(3, 2))]))\n"
+    data = "[(torch.ones(3, 2), torch.ones(3, 2))]"
+    text = PHASES + f"epoch('fit', net, {data}, torch.optim.SGD(net.parameters()))\nprint(epoch('check', net, {data}))\n"
     assert lines(text, "TL514") == [7]
     assert lines(text.replace("net.train()", "net.train(phase == 'fit')"), "TL514") == []
