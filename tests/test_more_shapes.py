@@ -179,6 +179,7 @@ net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
 
 def test_the_steps_of_another_phase_show_that_a_net_is_trained() -> None:
     data = "[(torch.ones(3, 2), torch.ones(3, 2))]"
-    text = PHASES + f"epoch('fit', net, {data}, torch.optim.SGD(net.parameters()))\nprint(epoch('check', net, {data}))\n"
+    fit, check = f"epoch('fit', net, {data}, torch.optim.SGD(net.parameters()))", f"print(epoch('check', net, {data}))"
+    text = f"{PHASES}{fit}\n{check}\n"
     assert lines(text, "TL514") == [7]
     assert lines(text.replace("net.train()", "net.train(phase == 'fit')"), "TL514") == []
