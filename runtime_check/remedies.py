@@ -20,6 +20,16 @@ COMPILED = re.compile(r"\b_C\b|_OpNamespace|torch\.ops\.")
 ABSTRACT = re.compile(r"NotImplementedError:? *(\(line \d+ of|$)|abstract class|You must implement the forward")
 COMPARED = re.compile(r"corrected|backward runs through this graph|so it is used|no check for|seems meant to"
                       r"|torch itself says nothing|whatever the input|is a mean over its batch cannot be seen")
+#: Reasons that name what is to be looked at, and the step for each.
+OPEN = (
+    (re.compile(r"may empty it in between"), "run what calls it: give confirm the script or the test that does"),
+    (re.compile(r"of one object with inputs of one size"),
+     "see whether what differs from call to call, the key of a cache say, is bounded: these calls are all alike"),
+    (re.compile(r"changes no number|none of the values that the program stores"),
+     "run it with values that the statement changes; if there are none, it is not needed"),
+    (re.compile(r"can the line get some"), "see whether zeros can come there: if so, make the argument safe first"),
+    (re.compile(r"comes near the limit"), "see whether the limit is meant to be reached"),
+)
 NOISE = re.compile(r"two runs|two equal runs|spread of repeated|from one seed")
 
 
@@ -67,6 +77,9 @@ def by_surroundings(why: str, path: str, seconds: float) -> str:
 
 def by_claim(why: str, code: str) -> str:
     """The step where the code ran and what was seen did not decide; "" if it did not run."""
+    for said, step in OPEN:
+        if said.search(why):
+            return step
     if NOISE.search(why):
         return "seed what is random, or run it again on a machine with less to do"
     if COMPARED.search(why):

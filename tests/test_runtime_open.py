@@ -198,3 +198,55 @@ def test_a_limit_that_is_infinite_is_not_lowered(pool: Pool) -> None:
     assert outcome(pool, text.replace("{limit}", "50.0"), "TL511").verdict is CONFIRMED
     found = outcome(pool, text.replace("{limit}", "float('inf')"), "TL511")
     assert found.verdict is OPEN and "nothing would be clipped" in found.why, found
+
+
+# -- modules on their own -------------------------------------------------------------------------------
+
+CALLED = """
+import torch
+from torch import nn
+
+KEPT = {{}}
+
+
+class Net(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.fc = nn.Linear(dim, dim)
+        self.register_buffer("state", torch.zeros(dim))
+        self.table = {{}}
+
+    def again(self):
+        {again}
+
+    def forward(self, x):
+        out = self.fc(x)
+        {line}
+        return out
+"""
+GROWS = "self.state = self.state * 0.9 + out.mean(0)"
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "again", "verdict", "said"),
+    [
+        ("TL203", GROWS, "pass", CONFIRMED, "grows with every execution"),
+        ("TL203", GROWS, "self.state = torch.zeros_like(self.state)", OPEN, "line 15 may empty it in between"),
+        ("TL203", "self.state = out.mean(0)", "pass", REFUTED, "the graph kept alive has"),
+        ("TL416", "self.fc.register_forward_hook(print)", "pass", CONFIRMED, "each call leaves hooks behind"),
+        ("TL616", "KEPT[id(x)] = out.detach()", "pass", CONFIRMED, "the container keeps"),
+        ("TL616", "KEPT[x.shape] = out.detach()", "pass", REFUTED, "do not grow"),
+        ("TL616", "KEPT[id(x)] = out.detach()", "KEPT.clear()", OPEN, "line 15 may empty it in between"),
+    ],
+)
+def test_a_module_alone_is_called_several_times(
+    pool: Pool, code: str, line: str, again: str, verdict: Verdict, said: str
+) -> None:
+    found = outcome(pool, CALLED.format_map({"again": again, "line": f"{line}  #!"}), code)
+    assert found.verdict is verdict and said in found.why and "several times on one object" in found.how, found
+
+
+def test_a_line_that_does_not_run_in_each_call_is_left_open(pool: Pool) -> None:
+    line = "if x.shape not in KEPT:\n            KEPT[x.shape] = out.detach()  #!"
+    found = outcome(pool, CALLED.format_map({"again": "pass", "line": line}), "TL616")
+    assert found.verdict is OPEN and "in 9 calls of one object" in found.why, found

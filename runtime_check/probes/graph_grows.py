@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.plan import FEW
-from runtime_check.probes import graphs
+from runtime_check.probes import again, graphs
 from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
 from runtime_check.probes.targets import stores, value_of
 
@@ -147,11 +147,7 @@ def probe(bench: Bench) -> Outcome:
     """Confirmed when the flagged program's count grows and the corrected one's does not."""
     judge = judge_evaluation if bench.case.code == EVALUATION else judge_growth
     outcome = first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
-    if outcome.verdict is not Verdict.CANNOT_TELL or bench.case.code == EVALUATION:
-        return outcome  # a run that came by often enough says more than one call made again and again
-    repeated = (way.repeated for way in bench.ways(bench.flagged, made=False))
-    again = first_decisive(bench, (way for way in repeated if way is not None), lambda way: judge(bench, way))
-    return outcome if again.verdict is Verdict.NOT_REACHED else again
+    return outcome if bench.case.code == EVALUATION else again.judged(bench, outcome, lambda way: judge(bench, way))
 
 
 def counterpart(bench: Bench, way: Way) -> Growth | None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes import graphs, values
+from runtime_check.probes import again, graphs, values
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
 from runtime_check.probes.graph_grows import rising, times
 from runtime_check.probes.not_registered import owners
 
+REMOVED = re.compile(r"\.remove\(\)")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 LEAST = 3
 
@@ -68,11 +70,25 @@ def measure_hooks(bench: Bench, program: Program, way: Way) -> Hooks:
 
 def probe_hooks(bench: Bench) -> Outcome:
     """Confirmed when there are more hooks at every call, and with the correction are not."""
-    return contrast(
+    outcome = contrast(
         bench,
         lambda program, way: measure_hooks(bench, program, way),
         lambda bad, good: judge_hooks(bench, bad, good),
     )
+    if outcome.verdict is Verdict.CANNOT_TELL and REMOVED.search(bench.flagged.text):
+        return outcome  # what calls it may remove the hooks in between
+    return again.judged(bench, outcome, lambda way: repeated_hooks(bench, way))
+
+
+def repeated_hooks(bench: Bench, way: Way) -> Outcome | None:
+    """The outcome of calls that are repeated; None if they do not come to the flagged line."""
+    bad = measure_hooks(bench, bench.flagged, way)
+    if not bad.run.reached:
+        bench.note(bad.run.trouble)
+        return None
+    other = bench.same(way)
+    good = None if other is None or bench.corrected is None else measure_hooks(bench, bench.corrected, other)
+    return replace(judge_hooks(bench, bad, good), how=way.label)
 
 
 def judge_hooks(bench: Bench, bad: Hooks, good: Hooks | None) -> Outcome:
