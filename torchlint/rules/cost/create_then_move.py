@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from torchlint.claims import Equivalent
 from torchlint.findings import Safety, Severity
-from torchlint.fixes.factory import factory_device, is_idle
+from torchlint.fixes.factory import CASTS, factory_device, is_idle
 from torchlint.model import FileModel
 from torchlint.rule import Example, Hit, Meta
 
@@ -88,6 +88,7 @@ CLEAN = [
     torch.zeros_like(torch.isnan(x)).bool()
     torch.ones_like(x.argmax(0)).long()
     x.to("cpu")
+    torch.zeros(2).float().uniform_(0, 1)
     torch.ones(2, requires_grad=True).double()
 
 
@@ -103,9 +104,14 @@ def check(model: FileModel) -> Iterator[Hit]:
         if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
             if any(k.arg == "requires_grad" for k in call.func.value.keywords):
                 continue  # the result is no leaf then: another fault, and another program afterwards
-            if is_idle(model, call.func.value, call) and not isinstance(model.parent(call), ast.Attribute):
+            if is_idle(model, call.func.value, call) and not converts(model.parent(call)):
                 continue  # nothing is made anew
             fix = factory_device(model, call)
             if fix is not None:
                 wanted = "`device=`" if call.func.attr in ("to", "cuda") else "`dtype=`"
                 yield Hit(call, f"the tensor is made twice; pass {wanted} to the factory", fix)
+
+
+def converts(node: ast.AST | None) -> bool:
+    """Whether a conversion follows in the chain: `torch.zeros(2).float().to(device)`."""
+    return isinstance(node, ast.Attribute) and (node.attr in ("to", "cuda", "cpu") or node.attr in CASTS)
