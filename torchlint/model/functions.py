@@ -11,7 +11,7 @@ from torchlint.findings import Confidence
 from torchlint.model import callers
 from torchlint.model.duck import duck_kind, makes_module, tensor_names
 from torchlint.model.replaced import rebound_names
-from torchlint.model.tree import FUNCTIONS, attribute_targets, children
+from torchlint.model.tree import FUNCTIONS, attribute_targets, chain, children
 from torchlint.model.values import UNKNOWN, Grad, Kind, Value, join_all, literal
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class FunctionInfo:
         found = []
         for decorator in getattr(self.node, "decorator_list", ()):
             expr = decorator.func if isinstance(decorator, ast.Call) else decorator
-            found.append(self.model.name_of(expr) or _spelled(expr))
+            found.append(self.model.name_of(expr) or chain(expr))
         return tuple(found)
 
     @property
@@ -336,12 +336,12 @@ class FunctionInfo:
         found: dict[str, set[str]] = {}
         for node in self.own_nodes:
             if isinstance(node, ast.Call):
-                found.setdefault(_spelled(node.func), set()).add("()")
+                found.setdefault(chain(node.func), set()).add("()")
             match node:
                 case ast.Call(func=ast.Attribute(value=receiver, attr=attr), args=[]):
-                    found.setdefault(_spelled(_moved(receiver)), set()).add(f"{attr}()")
+                    found.setdefault(chain(_moved(receiver)), set()).add(f"{attr}()")
                 case ast.Attribute(value=receiver, attr=attr):
-                    found.setdefault(_spelled(receiver), set()).add(attr)
+                    found.setdefault(chain(receiver), set()).add(attr)
         found.pop("", None)
         return found
 
@@ -447,12 +447,3 @@ def _moved(expr: ast.expr) -> ast.expr:
     while isinstance(expr, ast.Call) and isinstance(expr.func, ast.Attribute) and expr.func.attr in MOVES:
         expr = expr.func.value
     return expr
-
-
-def _spelled(expr: ast.expr) -> str:
-    match expr:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=value, attr=attr):
-            return f"{_spelled(value)}.{attr}"
-    return ""

@@ -232,3 +232,14 @@ def attribute_targets(
                 yield from attribute_targets(stmt, elt, parts[position] if parts else None)
         case ast.Starred(value=inner):
             yield from attribute_targets(stmt, inner, None)
+
+
+def chain(expr: ast.AST) -> str:
+    """`a.b.c` of a name and its attributes; "" of anything else."""
+    match expr:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attr):
+            inner = chain(value)
+            return f"{inner}.{attr}" if inner else ""
+    return ""

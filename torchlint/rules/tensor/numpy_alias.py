@@ -18,6 +18,7 @@ from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import FileModel, Kind
 from torchlint.model.autograd import changed_by
+from torchlint.model.tree import chain
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL108", "numpy-alias", Severity.WARNING, fix=Safety.UNSAFE, triggers=("numpy",))
@@ -198,20 +199,9 @@ def check(model: FileModel) -> Iterator[Hit]:
         written = changed_in_loop(model, alias) if not alias.name else changed_later(model, alias)
         if written:
             copy = ".copy()" if alias.back else ".clone()"
-            yield Hit(call, f"this shares memory with `{spelled(alias.source)}`, which {written}; add `{copy}`",
+            yield Hit(call, f"this shares memory with `{chain(alias.source)}`, which {written}; add `{copy}`",
                       edits.repair("Keep a copy", edits.append_method_call(model, call, copy)),
                       confidence=Confidence.LIKELY)
-
-
-def spelled(expr: ast.expr) -> str:
-    """A name or dotted path as written; "" for anything else."""
-    match expr:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=value, attr=attr):
-            inner = spelled(value)
-            return f"{inner}.{attr}" if inner else ""
-    return ""
 
 
 def alias_of(model: FileModel, call: ast.Call) -> Alias | None:
@@ -227,7 +217,7 @@ def alias_of(model: FileModel, call: ast.Call) -> Alias | None:
                 model.value(source).kind is Kind.NDARRAY or model.name_of(call.func) == "torch.from_numpy")
         case _:
             return None
-    if source is None or not known or not spelled(source):
+    if source is None or not known or not chain(source):
         return None
     kept: ast.AST = call
     parent = model.parent(kept)
@@ -235,7 +225,7 @@ def alias_of(model: FileModel, call: ast.Call) -> Alias | None:
             outer := model.parent(parent), ast.Call) and outer.func is parent:
         kept, parent = outer, model.parent(outer)
     match parent:
-        case ast.Assign(targets=[ast.Name(id=name)]) if name != spelled(source):
+        case ast.Assign(targets=[ast.Name(id=name)]) if name != chain(source):
             return Alias(call, source, back, name)
         case ast.Call(func=ast.Attribute(attr=method)) if method in KEEPING and kept in parent.args:
             return Alias(call, source, back)
@@ -274,27 +264,27 @@ def changed_in_loop(model: FileModel, alias: Alias) -> str:
 
 def bound_in(tree: ast.AST, source: ast.expr) -> bool:
     """Whether a name (or the root of a path, or the path itself) is bound inside a loop."""
-    first = spelled(source).split(".")[0]
+    first = chain(source).split(".")[0]
     changed = [n.target for n in ast.walk(tree) if isinstance(n, ast.AugAssign)]
     stores = [n for n in ast.walk(tree) if isinstance(n, (ast.Name, ast.Attribute)) and isinstance(n.ctx, ast.Store)]
-    return any(spelled(n) in (first, spelled(source)) for n in stores if n not in changed)
+    return any(chain(n) in (first, chain(source)) for n in stores if n not in changed)
 
 
 def changes(model: FileModel, node: ast.AST, source: ast.expr) -> bool:
     """Whether a statement or call changes the source in place."""
-    path = spelled(source)
+    path = chain(source)
     for target in changed_by(model, node):
-        if spelled(root(target) or target) == path:
+        if chain(root(target) or target) == path:
             return True
-        if isinstance(target, ast.Subscript) and spelled(target.value) == path:
+        if isinstance(target, ast.Subscript) and chain(target.value) == path:
             return True
     match node:
         case ast.Call(func=ast.Attribute(value=receiver, attr="fill" | "sort" | "partition")):
-            return spelled(receiver) == path and model.value(receiver).kind is Kind.NDARRAY
+            return chain(receiver) == path and model.value(receiver).kind is Kind.NDARRAY
         case ast.Call(args=[first, *_]) if model.name_of(node.func) in ("numpy.copyto", "numpy.random.shuffle"):
-            return spelled(first) == path
+            return chain(first) == path
         case ast.Call(keywords=keywords):
-            return any(k.arg == "out" and spelled(k.value) == path for k in keywords)
+            return any(k.arg == "out" and chain(k.value) == path for k in keywords)
     return False
 
 
@@ -335,11 +325,11 @@ def read_after(model: FileModel, nodes: list[ast.AST], side: ast.expr, change: a
     """Whether a side is read after a change, neither of the two having been bound anew in between."""
     place = model.position(model.statement(change))
     stop = [model.position(n) for n in nodes if isinstance(n, (ast.Name, ast.Attribute))
-            and isinstance(n.ctx, ast.Store) and spelled(n) in (spelled(alias.source), alias.name)
+            and isinstance(n.ctx, ast.Store) and chain(n) in (chain(alias.source), alias.name)
             and not isinstance(model.parent(n), ast.AugAssign)]
     if any(position < place for position in stop):
         return False
     end = min(stop, default=float("inf"))
     inside = set(map(id, ast.walk(model.statement(change))))
-    return any(isinstance(n, type(side)) and spelled(n) == spelled(side) and id(n) not in inside
+    return any(isinstance(n, type(side)) and chain(n) == chain(side) and id(n) not in inside
                and isinstance(getattr(n, "ctx", None), ast.Load) and place < model.position(n) < end for n in nodes)
