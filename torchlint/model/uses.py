@@ -133,9 +133,3 @@ def _occurrences(model: FileModel, target: ast.expr, context: type[ast.expr_cont
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, context)
         and path_of(node) == path
     ]
-
-
-def in_other_arm(model: FileModel, one: ast.AST, other: ast.AST) -> bool:
-    """Whether two nodes stand in different arms of one `if`, so that never both run in one pass."""
-    arms = dict(model.place(one).guards)
-    return any(test in arms and arms[test] is not arm for test, arm in model.place(other).guards)

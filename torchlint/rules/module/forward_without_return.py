@@ -17,7 +17,6 @@ from pathlib import PurePath
 from torchlint.claims import Raises
 from torchlint.findings import Severity
 from torchlint.model import FileModel, FunctionInfo, Kind, Value
-from torchlint.model.uses import in_other_arm
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL420", "forward-without-return", Severity.ERROR, triggers=("def forward",))
@@ -381,7 +380,7 @@ def reads_later(model: FileModel, forward: FunctionInfo, target: ast.expr, stmt:
         if not isinstance(one, ast.Name) or one.id in model.scope_of(forward.node).nonlocals:
             return True
         for use in model.uses(one.id, forward.node):
-            inside = here <= model.position(use) <= end or in_other_arm(model, use, stmt)
+            inside = here <= model.position(use) <= end or model.place(use).excludes(model.place(stmt))
             if not inside and (model.position(use) > end or model.owner(use) is not forward.node):
                 return True
     return all(isinstance(one, ast.Name) and one.id == "_" for one in targets)

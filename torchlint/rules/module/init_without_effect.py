@@ -18,7 +18,6 @@ from torchlint.claims import NoEffect
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.model import FileModel, Kind, Value
-from torchlint.model.uses import in_other_arm
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL425", "init-without-effect", Severity.ERROR, fix=Safety.UNSAFE,
@@ -313,7 +312,7 @@ def unread(model: FileModel, assign: ast.Assign, name: str) -> bool:
     inside = {id(node) for node in ast.walk(assign)}
     here = model.position(assign)
     for use in model.uses(name, owner):
-        if id(use) in inside or in_other_arm(model, use, assign):
+        if id(use) in inside or model.place(use).excludes(model.place(assign)):
             continue
         if model.position(use) > here and not bound_between(model, use, assign, name):
             return False
