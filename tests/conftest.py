@@ -7,8 +7,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from runtime_check.pool import Pool
 
 FOLDER = tempfile.mkdtemp(prefix="torchlint-tests-")
 os.environ["TORCHLINT_CACHE_DIR"] = FOLDER
@@ -29,3 +33,12 @@ def _no_modules_on_demand() -> Iterator[None]:
         for name in [name for name, module in sys.modules.items() if isinstance(module, kinds)]:
             del sys.modules[name]
         loader.FINDER.loader = None
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """Two workers that run experiments of `confirm`, for the tests of one file."""
+    from runtime_check.pool import Pool
+
+    with Pool(2) as running:
+        yield running

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator
 from types import FrameType
 
 import pytest
@@ -34,12 +33,6 @@ from runtime_check.pool import Pool  # noqa: E402
 from runtime_check.probes import MODULES  # noqa: E402
 from runtime_check.probes.graphs import held, numbers, saved_bytes  # noqa: E402
 from runtime_check.probes.storages import Storages  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(2) as running:
-        yield running
 
 
 def rule(claim: Claim, code: str) -> Rule:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,12 +15,6 @@ from torchlint.engine import lint_source
 from torchlint.rule import all_rules
 
 RULES = {rule.meta.code: rule for rule in all_rules()}
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(2) as running:
-        yield running
 
 
 def outcome(pool: Pool, text: str, code: str) -> Outcome:

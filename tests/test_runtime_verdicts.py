@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from runtime_check.pool import Pool
 from torchlint.claims import Claim, NoEffect, OutputsDiffer, Warns, WrongGradient
 from torchlint.findings import Confidence, Finding, Severity, Span
 from torchlint.rule import Example, Meta, Rule
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(2) as running:
-        yield running
 
 
 def compared(pool: Pool, claim: Claim, code: str, bad: str, good: str) -> Outcome:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,12 +20,6 @@ from torchlint.findings import Severity
 from torchlint.rule import Example, Meta, Rule, all_rules
 
 RULES = {rule.meta.code: rule for rule in all_rules()}
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(2) as running:
-        yield running
 
 
 def outcomes(pool: Pool, text: str, code: str) -> list[Outcome]:
