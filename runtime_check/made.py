@@ -6,7 +6,7 @@ import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -154,7 +154,17 @@ class Maker:
         yield from rest
         if name in ("forward", "__call__"):
             for item in [item for item in known if item.inputs is None and item.why][:1]:
-                yield Action(f"{cls.__name__}({item.made.label}).{name}", partial(fail, item.why))
+                yield self.furthest(item) or Action(
+                    f"{cls.__name__}({item.made.label}).{name}", partial(fail, item.why))
+
+    def furthest(self, item: Running) -> Action | None:
+        """The call of a module that got furthest, if it got past the line of interest and failed then."""
+        search = item.search
+        if search is None or search.furthest is None or not self.failed_after(search):
+            return None
+        called = replace(item, inputs=search.furthest)
+        name = self.target.qualname.partition(".")[0]
+        return Action(f"{name}({item.made.label})({search.furthest.label})", _forward(called), _arguments(called))
 
     def method(self, cls: type, name: str, label: str, make: Callable[[], Any],
                recipes: list[Recipe] | None = None, limit: float | None = None) -> Iterator[Action]:
@@ -246,9 +256,11 @@ class Maker:
         yield from later[:2]
 
     def models(self) -> list[Recipe]:
-        """Models of the file, built once."""
+        """Models of the file, built once; what that takes beyond its share is not taken from the search."""
         if self.recipes is None:
-            self.recipes = recipes_for(self.space, budget_s=min(1.5, self.left * 0.4))
+            share, began = min(1.5, self.left * 0.4), clock.now()
+            self.recipes = recipes_for(self.space, budget_s=share)
+            self.end += max(clock.now() - began - share, 0.0)
         return self.recipes
 
     # autograd Functions

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from runtime_check import clock, names
+from runtime_check import again, clock, names
 from runtime_check.asked import NO_WISHES, NOTHING_ASKED, Asked, Wishes
 from runtime_check.blame import Context
 from runtime_check.guess import NOTHING, Guesser, init_of
@@ -173,6 +173,7 @@ class Running:
     value: Any
     why: str = ""  # why there are no inputs
     ran: bool = True  # False: forward failed, on the line of interest
+    search: Search | None = None  # that found no inputs
 
 
 def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3, stops: Stops = never,
@@ -200,8 +201,10 @@ def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3, stops: Stops 
             if item.ran:
                 break
         if none:
-            bare.append(Running(made, None, None, explain(f"{cls.__name__}.forward", search.failure)))
-    yield from bare[:1]
+            bare.append(Running(made, None, None, explain(f"{cls.__name__}.forward", search.failure), True, search))
+    for item in bare[:1]:
+        again.note(cls.__qualname__, item.made.arguments)  # those that came later are not run
+        yield item
 
 
 WIDTH = names.WIDTH

@@ -28,6 +28,7 @@ from runtime_check.trace import Enough, OutOfTime
 TRIALS = 400
 ALIKE = 4  # failures of one kind, at one place and after as many operations, that are repaired
 STOPS = 2  # failures on the line of interest that are given as results
+SLOW = 0.2  # of the time of a search, in one attempt: the next ones are made with smaller images
 LARGEST = 1_500_000  # numbers in the tensors of one call
 
 
@@ -116,7 +117,9 @@ class Search:
             if chosen.label in self.tried or chosen.numbers > LARGEST:
                 continue
             self.tried.add(chosen.label)
+            began = clock.now()
             outcome = attempt(lambda chosen=chosen: self.run(chosen))  # type: ignore[misc]
+            slow = clock.now() - began > SLOW * self.budget_s
             if isinstance(outcome, Failure):
                 if self.failure is None or outcome.operations > self.failure.operations:
                     self.failure, self.furthest = outcome, chosen
@@ -128,7 +131,7 @@ class Search:
                 if depth < 12 and self.seen[kind_of(outcome)] <= ALIKE:  # what was changed makes no difference to it
                     for rank, item in enumerate(itertools.islice(self.repair(chosen, outcome), 12)):
                         key = -outcome.operations + 0.5 * rank + 0.25 * depth
-                        heapq.heappush(heap, (key, depth + 1, next(order), item))
+                        heapq.heappush(heap, (key, depth + 1, next(order), item.smaller() if slow else item))
             else:
                 again.note(self.key, chosen)
                 yield Found(chosen, *outcome)

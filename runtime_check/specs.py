@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 Shape = tuple[int, ...]
+LARGE_IMAGE = 32
 #: What the values of tensors of kind "float" are changed by, while it lasts.
 _changes: list[Callable[[torch.Tensor], torch.Tensor]] = []
 
@@ -293,6 +294,14 @@ class Assignment:
     def numbers(self) -> int:
         """How many numbers the tensors hold."""
         return sum(math.prod(spec.shape) for _, spec in self.leaves())
+
+    def smaller(self) -> Assignment:
+        """With a quarter of the height and width of large images: attention compares all pixels with each other."""
+        found = self
+        for path, spec in self.leaves():
+            if len(spec.shape) >= 4 and min(spec.shape[-2:]) >= LARGE_IMAGE:
+                found = found.put(path, spec.resize((*spec.shape[:-2], spec.shape[-2] // 4, spec.shape[-1] // 4)))
+        return found
 
     def tensors(self) -> list[tuple[str, Tensor]]:
         """Parameters whose recipe is a tensor."""

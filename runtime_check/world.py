@@ -26,8 +26,8 @@ OPTIMIZERS = re.compile(r"optim|^opt(_|$)|(^|_)opt$|solver|sgd|adam")
 SCHEDULERS = re.compile(r"sched")
 SCALERS = re.compile(r"scaler|grad_scaler|^amp$")
 LOSSES = re.compile(r"criterion|criteria|loss(_?(fn|func|function|fct|f|module|obj))?$|objective|cost|^ce$|^mse$|^bce$")
-LOGS = re.compile(r"writer|logger|(^|_)log$|wandb|tensorboard|(^|_)tb$|pbar|progress|meter|recorder|summary|callback"
-                  r"|tracker|monitor|console")
+LOGS = re.compile(r"writer|logger|(^|_)log$|wandb|tensorboard|(^|_)tb$|pbar|progress|(?<!para)meter|recorder|summary"
+                  r"|callback|tracker|monitor|console")
 DEVICES = re.compile(r"^(device|dev|gpu|cuda_device|map_location)$")
 RANKS = re.compile(r"^(local_|global_)?rank$|^gpu_id$|^local_rank$")
 

@@ -2,7 +2,8 @@
 
 Watched are calls of a `forward` from the flagged statement itself, or all calls of the flagged class
 where its definition is at fault. A call counts as skipped when no forward hook ran on that module before it
-returned and torch's own `Module.__call__` was not its caller.
+returned and torch's own `Module.__call__` was not its caller. Where both programs end in one and the same error
+before a forward hook can run, those that run before `forward` tell.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import islice
 from types import FrameType
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
@@ -41,6 +42,7 @@ class Calls:
     normal: int = 0
     kinds: set[str] = field(default_factory=set)  # classes whose hooks were skipped
     hooks: Counter[str] = field(default_factory=Counter)  # hooks that ran, by class
+    earlier: Counter[str] = field(default_factory=Counter)  # hooks that ran before a forward, by class
 
 
 class Watch:
@@ -61,6 +63,10 @@ class Watch:
         """The forward hook, registered on every module."""
         self.fired[id(module)] += 1
         self.calls.hooks[type(module).__name__] += 1
+
+    def hook_before(self, module: torch.nn.Module, args: object) -> None:
+        """The hook that runs before a forward."""
+        self.calls.earlier[type(module).__name__] += 1
 
     def profile(self, frame: FrameType, event: str, arg: object) -> None:
         """The profiler: entries to and returns from the calls of interest."""
@@ -114,14 +120,15 @@ class Watch:
 def watched(program: Program, calls: Calls, definitions: bool) -> Iterator[None]:
     """Counts while it lasts."""
     watch = Watch(program, calls, definitions)
-    handle = register_module_forward_hook(watch.hook)
+    handles = register_module_forward_hook(watch.hook), register_module_forward_pre_hook(watch.hook_before)
     old = sys.getprofile()
     sys.setprofile(watch.profile)
     try:
         yield
     finally:
         sys.setprofile(old)
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def measure(bench: Bench, program: Program, way: Way) -> Calls:
@@ -200,6 +207,20 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
     ran = sum(good.hooks[kind] for kind in bad.kinds)
     rows.append(Evidence(label, str(sum(bad.hooks[kind] for kind in bad.kinds)), bench.against, str(ran)))
     if good.skipped or not ran:
-        return doubtful(good.run, "the corrected program runs no forward hook either")
+        ended = early(bad, good, bench.against, way)
+        return ended or doubtful(good.run, "the corrected program runs no forward hook either")
     why = f"a forward hook on {', '.join(sorted(bad.kinds))} does not run in {bad.skipped} of {total} calls"
     return Outcome(Verdict.CONFIRMED, why, tuple(rows), way.label)
+
+
+def early(bad: Calls, good: Calls, against: str, way: Way) -> Outcome | None:
+    """Confirmed where both programs end in the same error, and only in the corrected one a hook ran before that."""
+    if good.skipped or not bad.run.trouble or bad.run.trouble != good.run.trouble:
+        return None
+    names = ", ".join(sorted(bad.kinds))
+    ran = sum(good.earlier[kind] for kind in bad.kinds)
+    if not ran or any(bad.earlier[kind] for kind in bad.kinds):
+        return None
+    row = Evidence(f"hooks before forward that ran on {names}", "0", against, str(ran))
+    why = f"no hook runs before {names}, which ends in {bad.run.trouble}"
+    return Outcome(Verdict.CONFIRMED, why, (row,), way.label)
