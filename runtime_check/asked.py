@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime_check.specs import OMIT, Assignment, Const, Spec, Tensor
+from runtime_check.specs import OMIT, Assignment, Const, Made, Spec, Tensor
 from runtime_check.world import RANKS
 
 FIRST = 6  # assignments that are tried with what is asked for
@@ -33,6 +33,9 @@ class Wishes:
         for name, value in self.values:
             if RANKS.search(name):
                 continue  # each process has its own
+            if "." in name:
+                base = with_setting(base, name, value, candidates)
+                continue
             spare = [item for item in candidates.get(name, ()) if item is not OMIT and item != Const(None)]
             if spare and (value is PRESENT or (value is True and not isinstance(spare[0], Const))):
                 base = base.put(name, spare[0])
@@ -219,6 +222,7 @@ class Reading:
 
     def follow(self, what: ast.expr, value: Any, function: ast.FunctionDef, depth: int) -> None:
         """Notes which parameters give an expression of a function a value."""
+        self.setting(what, value, function)
         if isinstance(what, ast.Name) and what.id in parameters(function):
             (self.made if function is self.init else self.called).setdefault(what.id, value)
             return
@@ -248,6 +252,35 @@ class Reading:
             elif depth:
                 self.follow(source, value, where, depth - 1)
             return
+
+
+    def setting(self, what: ast.expr, value: Any, function: ast.FunctionDef) -> None:
+        """Notes what an object that is given has to hold: `config.depth`, `self.config.depth`."""
+        first, *rest = ast.unparse(what).split(".") if isinstance(what, ast.Attribute) else [""]
+        if value is PRESENT or not all(part.isidentifier() for part in rest):
+            return
+        if first == "self" and len(rest) > 1:
+            self.made.setdefault(".".join(rest), value)
+        elif rest and first in parameters(function):
+            (self.made if function is self.init else self.called).setdefault(".".join([first, *rest]), value)
+
+
+def with_setting(base: Assignment, path: str, value: Any, candidates: dict[str, list[Spec]]) -> Assignment:
+    """The arguments with an object of them that holds something under a name that it has; unchanged if none is made."""
+    name, *inner, last = path.split(".")
+    options = [spec for spec in (base.get(name), *candidates.get(name, ())) if isinstance(spec, Made)]
+    if not options or name not in candidates:
+        return base
+
+    def make() -> Any:
+        made = owner = options[0].make()
+        for part in inner:
+            owner = getattr(owner, part)
+        if hasattr(owner, last):
+            setattr(owner, last, value)
+        return made
+
+    return base.put(name, Made(f"{options[0].label} with {'.'.join([*inner, last])}={value!r}", make))
 
 
 def is_setting(what: ast.expr) -> bool:

@@ -11,14 +11,16 @@ pytest.importorskip("torch")
 
 from runtime_check.asked import PRESENT, asked_by
 from runtime_check.drive import drives
+from runtime_check.evidence import Verdict
 from runtime_check.extract import Namespace, target_at
 from runtime_check.made import reaches
 from runtime_check.onerank import one_rank
 from runtime_check.plan import Case, Lines
+from runtime_check.probes import examine
 from runtime_check.probes.bench import Bench
 from runtime_check.sandbox import Guard
 from runtime_check.standins import surroundings
-from torchlint.claims import HooksSkipped
+from torchlint.claims import HooksSkipped, NoEffect
 
 MODULE = """
 import torch
@@ -161,3 +163,55 @@ def test_a_rank_below_zero_is_refused() -> None:
 
     with one_rank(), pytest.raises(ValueError, match="no rank -1"):
         dist.isend(torch.ones(2), -1)
+
+
+CONFIGURED = """
+import torch
+from torch import nn
+
+
+class Inner:
+    def __init__(self, kind="plain"):
+        self.kind = kind
+
+
+class NetConfig:
+    def __init__(self, width=8, stable=False, scaled=False):
+        self.width, self.stable, self.scaled = width, stable, scaled
+        self.inner = Inner()
+
+
+class Net(nn.Module):
+    def __init__(self, config: NetConfig):
+        super().__init__()
+        self.config = config
+        self.layer = nn.Linear(config.width, config.width)
+        if self.config.stable:
+            self.layer.requires_grad = False  #made
+
+    def forward(self, x):
+        x = self.layer(x)
+        if self.config.scaled:
+            x = x * 2  #called
+        if self.config.inner.kind == "deep":
+            x = x + 1  #inner
+        return x
+"""
+
+
+@pytest.mark.parametrize("mark", ["made", "called", "inner"])
+def test_what_a_configuration_has_to_hold_is_put_into_it(mark: str) -> None:
+    space, line = Namespace(CONFIGURED, "configured_case.py"), line_of(CONFIGURED, mark)
+    found = drives(space, target_at(CONFIGURED, line), budget_s=2.0)
+    assert any(reaches(drive.run, space.path, line) for drive, _ in zip(found, range(6), strict=False))
+
+
+def test_a_module_that_is_only_made_is_made_so_in_the_corrected_program_too() -> None:
+    text = CONFIGURED.replace("x = self.layer(x)", "x = self.layer(x)[never]")
+    line = line_of(text, "made")
+    fixed = text.replace("requires_grad = False", "requires_grad_(False)")
+    spot = (Lines(line, line),)
+    case = Case(1, "configured_case.py", "TL209", "", NoEffect(), text, spot, fixed, spot)
+    outcome = examine(case, Guard(()))
+    assert outcome.verdict is Verdict.CONFIRMED, outcome
+    assert "with stable=True" in outcome.how
