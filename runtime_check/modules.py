@@ -202,9 +202,9 @@ def running(cls: type, budget_s: float = 3.0, each_s: float = 0.3, stops: Stops 
                 break
         if none:
             bare.append(Running(made, None, None, explain(f"{cls.__name__}.forward", search.failure), True, search))
-    for item in bare[:1]:
-        again.note(cls.__qualname__, item.made.arguments)  # those that came later are not run
-        yield item
+    for without in bare[:1]:
+        again.note(cls.__qualname__, without.made.arguments)  # those that came later are not run
+        yield without
 
 
 WIDTH = names.WIDTH
