@@ -101,11 +101,13 @@ class Driver:
                 self.space.adjust = partial(smaller_constant, scale=small) if small else None
                 try:
                     result = action()
+                    if isinstance(result, types.GeneratorType):
+                        result = list(itertools.islice(result, ITEMS))
                 except Exception as error:
                     self.learned.take(error, self.space)
                     raise
-                if isinstance(result, types.GeneratorType):
-                    result = list(itertools.islice(result, ITEMS))
+                finally:
+                    self.space.adjust = None
                 self.unfinished = False
                 return result
 

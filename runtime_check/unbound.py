@@ -37,7 +37,7 @@ def standing_in(make: Maker) -> Iterator[None]:
 
 def value(space: Namespace, name: str) -> Any:
     """The stand-in for a name. KeyError if it has none, or if none are wanted now."""
-    made = _maker(space, name) if _maker is not None and is_unbound(space, name) else None
+    made = _maker(space, name) if _maker is not None else None
     if made is None:
         raise KeyError(name)
     return made

@@ -263,3 +263,17 @@ def test_what_a_loss_says_of_its_targets_helps_calls_as_well() -> None:
             break
     assert ran == ["as called on line 16, with small sizes and data of form 2"]
     assert space.globals["seen"][0].dim() == 0
+
+
+def test_sizes_are_those_of_the_text_again_after_a_run_with_small_ones() -> None:
+    space, found = ways("""
+        import torch
+        hidden_dim = 4096
+        def run(width):
+            return torch.ones(width)  #!
+        run(hidden_dim)
+    """)
+    small = next(drive for drive in found() if drive.label.endswith("small sizes"))
+    assert small.run().numel() < 4096  # type: ignore[attr-defined]
+    space.reset()
+    assert space.get("hidden_dim") == 4096
