@@ -119,6 +119,7 @@ EXAMPLES = [
             def init_weights(self, start):
                 with torch.no_grad():
                     self.weight.copy_(start)
+                with torch.no_grad():
                     self.weight.clamp_(min=-0.5)
                 if start.sum() > 0:
                     with torch.no_grad():
@@ -159,7 +160,6 @@ CLEAN = [
 
 def check(model: FileModel) -> Iterator[Hit]:
     """Statements `parameter.data.fill_(...)` in constructors and functions that initialise."""
-    found: dict[ast.Attribute, Repair | None] = {}
     for node in model.attributes_named("data"):
         method = model.parent(node)
         call = model.parent(method) if isinstance(method, ast.Attribute) else None
@@ -167,11 +167,10 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         if method.attr in FILLING and is_leaf(model.value(node.value)) and initialises(model, call) and isinstance(
                 model.parent(call), ast.Expr):
-            found[node] = with_init(model, call, node, method.attr)
-    blocks = data_to_no_grad(model, [node for node, repair in found.items() if repair is None])
-    for node, repair in found.items():
-        yield Hit(node, "`.data` hides this change from autograd; use `torch.nn.init` or `torch.no_grad()`",
-                  repair or blocks.get(node), confidence=model.value(node.value).sure)
+            # One by one: a block of several would have done more than the statement that is measured.
+            repair = with_init(model, call, node, method.attr) or data_to_no_grad(model, [node]).get(node)
+            yield Hit(node, "`.data` hides this change from autograd; use `torch.nn.init` or `torch.no_grad()`",
+                      repair, confidence=model.value(node.value).sure)
 
 
 def is_leaf(base: Value) -> bool:
