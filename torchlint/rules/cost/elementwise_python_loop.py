@@ -85,6 +85,25 @@ CLEAN = [
     from torch import nn
 
 
+    class Loss(nn.Module):
+        def fooled(self, scores):
+            loss = 0
+            for score in scores:
+                score = score.float()
+                loss += torch.mean((1 - score) ** 2)
+            return loss
+
+        def forward(self, scores):
+            return self.fooled(scores)
+
+
+    print(Loss()([torch.ones(2), torch.ones(3)]))
+    """,
+    """
+    import torch
+    from torch import nn
+
+
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -140,8 +159,11 @@ def counted(loop: ast.For) -> frozenset[str]:
 
 
 def members(model: FileModel, loop: ast.For) -> frozenset[str]:
-    """The loop variable of a loop over a tensor itself."""
-    if isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Name) and model.value(loop.iter).is_tensor:
+    """The loop variable of a loop over what surely is a tensor: an argument of a forward may as well be a list."""
+    if not isinstance(loop.target, ast.Name) or not isinstance(loop.iter, ast.Name):
+        return frozenset()
+    value = model.value(loop.iter)
+    if value.is_tensor and (value.sure is Confidence.SURE or isinstance(value.site, ast.expr)):
         return frozenset({loop.target.id})
     return frozenset()
 

@@ -149,6 +149,25 @@ EXAMPLES = [
 
 CLEAN = [
     """
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.key = nn.Linear(2, 2, bias=False)
+
+        def forward(self, x):
+            bias = self.key.bias
+            if bias is None:
+                bias = torch.zeros(2)
+            return self.key(x)
+
+
+    Net()(torch.ones(1, 2))
+    """,
+    """
     import copy
 
     import torch
@@ -231,7 +250,8 @@ def check(model: FileModel) -> Iterator[Hit]:
         match assign.targets:
             case [ast.Name(id=name)]:
                 held = held_before(model, assign, name)
-                if held is not None and fresh(model, assign.value) and unread(model, assign, name):
+                if held is not None and fresh(model, assign.value) and unread(model, assign, name) and not in_its_place(
+                        model, assign, name):
                     what = "module" if held.kind is Kind.MODULE else "parameter"
                     yield Hit(assign, f"this binds `{name}` to a new object; the {what} stays as it is; work in place",
                               copied_into(model, assign, name) if what == "parameter" else None, confidence=held.sure)
@@ -257,6 +277,16 @@ def held_before(model: FileModel, assign: ast.Assign, name: str) -> Value | None
                 if is_parameter(value) and model.place(node).loops == model.place(assign).loops:
                     return value
     return None
+
+
+def in_its_place(model: FileModel, assign: ast.Assign, name: str) -> bool:
+    """Whether a name is bound anew because there is no parameter: `if bias is None: bias = torch.zeros(3)`."""
+    for test, _ in model.place(assign).guards:
+        match test:
+            case ast.If(test=ast.Compare(left=ast.Name(id=left), ops=[ast.Is()], comparators=[ast.Constant(
+                    value=None)])) if left == name:
+                return True
+    return False
 
 
 def is_parameter(value: Value) -> bool:
