@@ -16,7 +16,7 @@ from torchlint.claims import OutputsDiffer
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.imports import spell
-from torchlint.model import FileModel
+from torchlint.model import FileModel, Kind
 from torchlint.model.forms import operand
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -80,6 +80,11 @@ CLEAN = [
         else:
             rest = scores - top.unsqueeze(dim)
         return top + (rest.exp().sum(dim, keepdim=keepdim)).log()
+
+
+    def spread(scores, dim):
+        top, _ = torch.max(scores, dim)
+        return top + torch.log(torch.sum(torch.exp(scores - top.unsqueeze(dim).expand_as(scores)), dim))
     """,
 ]
 
@@ -99,15 +104,14 @@ def check(model: FileModel) -> Iterator[Hit]:
 
 
 def is_shifted(model: FileModel, expr: ast.expr) -> bool:
-    """Whether the maximum was subtracted by hand, or something that may be one."""
+    """Whether something that may be the maximum was subtracted by hand."""
     match expr:
         case ast.Name(id=name):
             bound = model.scope_of(model.owner(expr)).bindings.get(name, ())
             return any(isinstance(each, ast.Assign) and isinstance(each.value, ast.BinOp)
                        and is_shifted(model, each.value) for each in bound)
         case ast.BinOp(op=ast.Sub(), right=right):
-            name = model.value(right).name.rpartition(".")[2]
-            return not name or "max" in name or name in ("__getitem__", "detach", "unsqueeze", "view", "logsumexp")
+            return model.value(right).kind is not Kind.NUMBER
     return False
 
 
