@@ -24,7 +24,7 @@ from runtime_check.extract import Namespace, target_at
 from runtime_check.made import Action, Maker, reaches
 from runtime_check.modules import construction_candidates, running
 from runtime_check.plan import Case, Lines
-from runtime_check.probes import hooks_skipped, slower
+from runtime_check.probes import hooks_skipped, slower, values
 from runtime_check.probes.bench import Bench
 from runtime_check.repair import repairs
 from runtime_check.sandbox import Guard
@@ -417,6 +417,16 @@ def noting(real: Callable[..., object], into: list[str]) -> Callable[..., object
         return real(self, target, *args)
 
     return method
+
+
+def test_objects_that_refer_to_each_other_are_looked_at_so_often_only() -> None:
+    nodes: list[dict[str, object]] = [{} for _ in range(12)]
+    for node in nodes:
+        node.update({str(number): other for number, other in enumerate(nodes)})
+    began = clock.now()
+    assert not list(values.flat(nodes)) and clock.now() - began < 1.0
+    plain = dict(values.flat({"a": [1, 2.0], "b": {"c": "d"}, "e": (nodes, 3)}))
+    assert plain == {"['a'][0]": 1, "['a'][1]": 2.0, "['b']['c']": "d"}
 
 
 # -- code that cannot run to its end ---------------------------------------------------------------

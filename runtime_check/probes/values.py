@@ -20,6 +20,7 @@ from runtime_check.trace import Enough, OutOfTime, Watcher
 
 DEPTH = 8
 MOST = 2000
+VISITED = 5000  # objects that are looked at in one value
 CALLS = 6  # of the flagged function, and executions of the statement, whose values are kept
 PATIENCE = 1.5  # seconds for which a run of a part of a file goes on after the flagged statement
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
@@ -56,9 +57,22 @@ class Gap:
     size: float  # relative; infinite where kinds, shapes or texts differ
 
 
-def flat(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
+class Looks:
+    """How many more objects are looked at: those that many others refer to are met again and again."""
+
+    def __init__(self, most: int, whole: Looks | None = None) -> None:
+        self.most, self.whole = most, whole
+
+    def over(self) -> bool:
+        """Whether it was enough; counts one more."""
+        self.most -= 1
+        return self.most < 0 or (self.whole is not None and self.whole.over())
+
+
+def flat(value: object, path: str = "", depth: int = 0, looks: Looks | None = None) -> Iterator[tuple[str, object]]:
     """Tensors, numbers and texts in a value, by path. Modules give their state, other objects nothing."""
-    if depth > DEPTH:
+    looks = looks or Looks(VISITED)
+    if depth > DEPTH or looks.over():
         return
     match value:
         case torch.Tensor():
@@ -73,10 +87,10 @@ def flat(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, o
             yield from state_of(value, path)
         case dict():
             for key, item in value.items():
-                yield from flat(item, f"{path}[{key!r}]", depth + 1)
+                yield from flat(item, f"{path}[{key!r}]", depth + 1, looks)
         case list() | tuple():
             for index, item in enumerate(value):
-                yield from flat(item, f"{path}[{index}]", depth + 1)
+                yield from flat(item, f"{path}[{index}]", depth + 1, looks)
         case _ if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
             try:
                 yield path, torch.as_tensor(value).clone()
@@ -84,7 +98,7 @@ def flat(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, o
                 return
         case _ if hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType, types.FunctionType)):
             for name, item in list(vars(value).items()):
-                yield from flat(item, f"{path}.{name}", depth + 1)
+                yield from flat(item, f"{path}.{name}", depth + 1, looks)
 
 
 def state_of(module: torch.nn.Module, path: str) -> Iterator[tuple[str, object]]:
@@ -108,9 +122,10 @@ def collect(value: object, program: Program, way: Way, output: str) -> dict[str,
     else:
         names = {}
     if names:
+        whole = Looks(20 * VISITED)
         for name, item in names.items():
             if not name.startswith("__") and not isinstance(item, types.ModuleType):
-                found.update(flat(item, name))
+                found.update(flat(item, name, 0, Looks(VISITED, whole)))
     else:
         found.update(flat(value, "result"))
     if output:
