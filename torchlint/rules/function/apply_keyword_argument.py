@@ -218,6 +218,21 @@ CLEAN = [
             return grad, None
 
 
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+
+    def same(x, **options):
+        return Same.apply(x, **options)
+
+
+    same(torch.ones(2))
     Chain().apply(nn.Linear(2, 2), scale=2.0)
     Kept.apply(torch.ones(2), factor=2.0)
     """,
@@ -230,7 +245,8 @@ def check(model: FileModel) -> Iterator[Hit]:
         return
     named = {call: cls for cls in model.classes if cls.is_function for call in apply_calls(model, cls)}
     for call in model.nodes(ast.Call):
-        cls = named.get(call) or applied(model, call) if call.keywords else None
+        by_name = any(keyword.arg is not None for keyword in call.keywords)  # `**options` may be empty
+        cls = (named.get(call) or applied(model, call)) if by_name else None
         if cls is not None and cls.method("apply") is None:
             yield Hit(call, f"torch before {SINCE} refuses keywords in `.apply`; pass them in order",
                       in_order(model, call, cls))
