@@ -242,7 +242,18 @@ CLEAN = [
         return found
 
 
+    def warm_up(net, batches):
+        net.eval()
+        restore(net)
+        return [net(x) for x in batches]
+
+
+    def restore(net):
+        net.train()
+
+
     net = nn.Linear(2, 1)
+    warm_up(net, [torch.ones(1, 2)])
     x = torch.ones(1, 2, requires_grad=True)
     total(net, [x]).backward()
     loss = total(net, [x.detach()])
@@ -258,8 +269,7 @@ def check(model: FileModel) -> Iterator[Hit]:
         events = model.flow(info.node).events
         if any(e.what in LEARNING for e in events) or wants_gradients(info, info.own_nodes):
             continue
-        modes = {e.target.ident: e for e in events if e.what == "eval" and e.target.ident is not None}
-        call = next((e for e in events if evaluated(model, e, modes)), None)
+        call = next((event for event, _ in in_eval_mode(events)), None)
         if call is None or learned_from(info):
             continue
         if isinstance(info.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -286,17 +296,10 @@ def beside_training(model: FileModel) -> Iterator[Hit]:
         events = model.flow(owner).events
         if not any(e.what in LEARNING for e in events):
             continue
-        mode: dict[object, Event] = {}
         seen: set[ast.AST] = set()
-        for event in events:
-            if event.what in ("train", "eval") and event.target.ident is not None:
-                mode[event.target.ident] = event
-                continue
-            now = mode.get(event.target.ident)
-            if now is None or now.what != "eval" or now.depth or not evaluated(model, event, {event.target.ident: now}):
-                continue
-            loop = next((each for each in event.loops if each not in now.loops), None)
-            if not isinstance(loop, ast.For) or loop in seen or not only_measures(model, loop, events):
+        for event, since in in_eval_mode(events):
+            loop = next((each for each in event.loops if each not in since.loops), None)
+            if since.depth or not isinstance(loop, ast.For) or loop in seen or not only_measures(model, loop, events):
                 continue
             seen.add(loop)
             yield Hit(event.node, "evaluation records a graph that nobody uses; put the loop under `torch.no_grad()`",
@@ -318,12 +321,16 @@ def only_measures(model: FileModel, loop: ast.For, events: list[Event]) -> bool:
     return not wants_gradients(info if info is not None else model, list(ast.walk(loop)))
 
 
-def evaluated(model: FileModel, event: Event, modes: dict[object, Event]) -> bool:
-    """Whether the event is a call in a loop, with gradients on, of a module that is in eval mode."""
-    if event.what != "call" or event.depth or event.grad is not True or not event.loops:
-        return False
-    mode = modes.get(event.target.ident)
-    return mode is not None and model.position(mode.node) < model.position(event.node) and not learned(event)
+def in_eval_mode(events: list[Event]) -> Iterator[tuple[Event, Event]]:
+    """The calls in loops, with gradients on, of modules that were set to eval mode last, each with where they were."""
+    mode: dict[object, Event] = {}
+    for event in events:
+        if event.what in ("train", "eval", "set_mode") and event.target.ident is not None:
+            mode[event.target.ident] = event
+        since = mode.get(event.target.ident)
+        called = event.what == "call" and not event.depth and event.grad is True and event.loops
+        if called and since is not None and since.what == "eval" and not learned(event):
+            yield event, since
 
 
 def learned(event: Event) -> bool:
