@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from runtime_check.candidates import CODES, rules
 from runtime_check.evidence import Environment, Outcome, Verdict, cannot_tell
@@ -17,21 +18,24 @@ from runtime_check.plan import SECONDS, Case, claim_of, from_finding
 from runtime_check.remedies import next_step
 from runtime_check.results import Confirmation, Result
 from runtime_check.target import Target, target_at
-from torchlint.builtin import every_rule
+from torchlint.builtin import UNCHECKED, every_rule
 from torchlint.commands.check import NO_FILES, Choices
 from torchlint.config import Options
 from torchlint.engine import roots
 from torchlint.files import Source
-from torchlint.findings import Finding
+from torchlint.findings import Finding, Span
 from torchlint.notebooks import in_source
 from torchlint.output import fail, put, say
 from torchlint.report import wants_colour
-from torchlint.results import Report
+from torchlint.results import Problem, Report
 from torchlint.runner import Progress, jobs, lint_paths
 
-FORMATS = ("text", "json")
+if TYPE_CHECKING:
+    from runtime_check.script import Place
+
 FAIL_ON = ("confirmed", "refuted", "cannot-tell", "never")
 DEVICES = ("cpu", "cuda", "auto")
+MOST_PLACES = 8  # that an error names
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,11 @@ def reach_command(request: Request, *, lint_progress: Progress | None = None) ->
         cases = [("findings", case) for case in plan(report, findings, request)]
         cases += reach.cases_in(request.paths, options, request.timeout, factories_for(request))
         words = request.keyword.lower()
-        cases = [(kind, case) for kind, case in cases if words in f"{case.path}:{case.name}:{case.code}".lower()]
-        found = reach.measure(cases, jobs(options), request.device, most=request.max_seconds, progress=show)
+        asked = [(kind, case) for kind, case in cases if words in f"{case.path}:{case.name}:{case.code}".lower()]
+        if cases and not asked:
+            there = dict.fromkeys(os.path.relpath(case.path) for _, case in cases)
+            raise ConfirmError(none_wanted(request.keyword, ", ".join([*there][:MOST_PLACES])))
+        found = reach.measure(asked, jobs(options), request.device, most=request.max_seconds, progress=show)
     except (ConfirmError, PoolError) as error:
         return fail(str(error))
     finally:
@@ -107,13 +114,10 @@ def script_command(request: Request, words: str) -> int:
     from runtime_check.script import ScriptError, parted, write
 
     try:
-        path, line, code = parted(words)
-        choices = request.choices
-        if code:
-            choices = replace(choices, select=(code,), preview=True)
-        request = replace(request, paths=request.paths or (path,), choices=choices)
+        place = parted(words)
+        request = replace(request, paths=request.paths or (place.path,))
         require_fork()
-        finding, case = chosen(request, path, line)
+        finding, case = chosen(request, place)
         with Pool(1, request.device) as pool:
             device = pool.environment.device if pool.environment is not None else "cpu"
             text, outcome = write(finding, replace(case, device=device), pool)
@@ -125,26 +129,50 @@ def script_command(request: Request, words: str) -> int:
     return 0
 
 
-def chosen(request: Request, path: str, line: int) -> tuple[Finding, Case]:
-    """The one finding on a line of a file, and its case. ConfirmError if there is none, or more than one."""
+def chosen(request: Request, place: Place) -> tuple[Finding, Case]:
+    """The one finding at a place, and its case. ConfirmError if there is none, or more than one."""
+    path = place.path
     if os.path.isdir(path):
         raise ConfirmError(f"--script: {path} is a folder; name one file and line, such as {path.rstrip('/')}/net.py:8")
     if not os.path.exists(path):
         raise ConfirmError(f"--script: there is no file {path}")
-    _, report = lint(request)
-    wanted = os.path.realpath(path)
-    here = [one for one in report.findings if os.path.realpath(one.path) == wanted]
-    found = [one for one in here if one.span.line == line]
-    cases = plan(report, found, request)
+    asked = request
+    if place.code:
+        asked = replace(request, choices=replace(request.choices, select=(place.code,), preview=True))
+    report = lint(asked)[1]
+    found = [one for one in findings_in(report, path) if is_at(one, place)]
+    cases = plan(report, found, asked)
     if len(cases) == 1:
         return found[cases[0].key], cases[0]
     if cases:
-        codes = ", ".join(f"{path}:{line}:{case.code}" for case in cases)
-        raise ConfirmError(f"--script: more than one finding there; say which: {codes}")
+        raise ConfirmError(f"--script: more than one finding there; say which: {places(found, path)}")
     if found:
         raise ConfirmError(f"--script: {found[0].code} makes no claim that running the code could test")
-    lines = ", ".join(sorted({str(one.span.line) for one in here}, key=int)) or "none"
-    raise ConfirmError(f"--script: no finding on line {line} of {path} (lines with findings: {lines})")
+    here = findings_in(lint(request)[1] if place.code else report, path)
+    there = [one for one in here if is_at(one, place)]
+    if there and place.code:
+        raise ConfirmError(f"--script: no {place.code} there; what is there: {places(there, path)}")
+    where = f"line {place.line}" if place.cell is None else f"line {place.line} of cell {place.cell}"
+    what = f"no {place.code}" if place.code else "no finding"
+    raise ConfirmError(f"--script: {what} on {where} of {path} (findings: {places(here, path) or 'none'})")
+
+
+def findings_in(report: Report, path: str) -> list[Finding]:
+    """The findings in one file."""
+    wanted = os.path.realpath(path)
+    return [one for one in report.findings if os.path.realpath(one.path) == wanted]
+
+
+def is_at(finding: Finding, place: Place) -> bool:
+    """Whether a finding begins on a line, in the cell if one is named."""
+    return finding.span.line == place.line and place.cell in (None, finding.cell)
+
+
+def places(findings: Sequence[Finding], path: str = "") -> str:
+    """Where some findings are, each as it can be given to --script; of many the first ones."""
+    shown = list(dict.fromkeys(place_of(replace(one, path=path or one.path)) for one in findings))
+    more = len(shown) - MOST_PLACES
+    return ", ".join(shown[:MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
 
 
 def render(found: Confirmation, request: Request) -> str:
@@ -155,22 +183,18 @@ def render(found: Confirmation, request: Request) -> str:
         return json.render(found)
     from runtime_check.report import text
 
+    if request.form != "text":
+        from runtime_check.report.findings import as_report
+        from torchlint import report as formats
+
+        return formats.render(as_report(found, request.fail_on), request.form)
     colour = request.output_file is None and wants_colour(sys.stdout)
     return text.render(found, colour=colour, summary=not request.quiet)
 
 
 def status(found: Confirmation, fail_on: tuple[str, ...]) -> int:
-    """The exit status for results. A finding that was not reached counts as one that cannot be told.
-
-    One that was shown to be harmless counts for nothing, and one whose rule makes no claim neither: a style that
-    changes no result, and what no run could ever tell, must not fail a build.
-    """
-    if found.errors:
-        return 2
-    seen = {one.outcome.verdict.value for one in found.results if one.claim and not one.harmless}
-    if Verdict.NOT_REACHED.value in seen:
-        seen.add(Verdict.CANNOT_TELL.value)
-    return int(bool(seen & set(fail_on)))
+    """The exit status for results."""
+    return 2 if found.errors else int(any(one.counts(fail_on) for one in found.results))
 
 
 def confirm(
@@ -181,10 +205,11 @@ def confirm(
     ConfirmError if torch is missing or the device that was asked for is not there.
     """
     started = time.perf_counter()
+    until = None if request.max_seconds is None else time.monotonic() + request.max_seconds
     options, report = lint(request, lint_progress)
     findings = [finding for finding in report.findings if wanted(finding, request.keyword)]
     cases = plan(report, findings, request)
-    outcomes, environment = run(cases, jobs(options), request, progress)
+    outcomes, environment = run(cases, jobs(options), request, progress, until)
     results = tuple(
         result(finding, outcomes.get(key, no_claim(finding)), claim_name(finding), request,
                report.sources.get(finding.path))
@@ -192,15 +217,33 @@ def confirm(
     )
     shown, examined = without_candidates(results)
     notes = (*report.notes, *unused_factories(options, report, outcomes, findings))
-    return Confirmation(shown, report.errors, notes, environment, time.perf_counter() - started, examined)
+    errors = (*report.errors, *map(unchecked, (one for one in findings if one.code == UNCHECKED.meta.code)))
+    if report.findings and not findings:
+        errors = (*errors, Problem(none_wanted(request.keyword, places(report.findings))))
+    seconds = time.perf_counter() - started
+    return Confirmation(shown, errors, notes, environment, seconds, examined, report.sources)
+
+
+def none_wanted(keyword: str, there: str) -> str:
+    """What to say where -k leaves nothing: a mistyped word must not look like a clean run."""
+    return f"-k {keyword} matches nothing of what is there: {there}"
+
+
+def unchecked(finding: Finding) -> Problem:
+    """Why a file could not be checked: no verdict can come of it, so the job is not done."""
+    where = f"line {finding.span.line}: " if finding.span != Span(1, 1, 1, 1) else ""
+    return Problem(where + finding.message, finding.path)
 
 
 def run(
-    cases: list[Case], processes: int, request: Request, progress: Progress | None
+    cases: list[Case], processes: int, request: Request, progress: Progress | None, until: float | None = None
 ) -> tuple[dict[int, Outcome], Environment | None]:
-    """The outcomes by key, and where they come from; what an earlier run has shown is not run again."""
+    """The outcomes by key, and where they come from; what an earlier run has shown is not run again.
+
+    What has not been run `until` some moment of the monotonic clock is not run.
+    """
     from runtime_check.kept import Kept
-    from runtime_check.pool import Pool, PoolError
+    from runtime_check.pool import LateError, Pool, PoolError
 
     if not cases:
         return {}, None
@@ -211,17 +254,19 @@ def run(
     todo = [case for case in cases if case.key not in outcomes]
     if todo:
         try:
-            with Pool(min(processes, len(todo)), request.device) as pool:
+            with Pool(min(processes, len(todo)), request.device, until) as pool:
                 environment = pool.environment
                 assert environment is not None
                 originals = {case.key: case for case in todo}
                 placed = [replace(case, device=environment.device) for case in todo]
-                for case, outcome in pool.run(placed, seconds=request.max_seconds):
+                for case, outcome in pool.run(placed):
                     outcomes[case.key] = outcome
                     if kept is not None:
                         kept.put(originals[case.key], outcome, environment)
                     if progress is not None:
                         progress(len(outcomes), len(cases))
+        except LateError as error:
+            outcomes |= {case.key: cannot_tell(f"not run: {error}") for case in todo if case.key not in outcomes}
         except PoolError as error:
             raise ConfirmError(str(error)) from None
         finally:
@@ -319,6 +364,8 @@ def claim_name(finding: Finding) -> str:
 
 def no_claim(finding: Finding) -> Outcome:
     """The outcome for a finding that no experiment can test."""
+    if finding.code == UNCHECKED.meta.code:
+        return cannot_tell(f"the file could not be checked: {finding.message}")
     return cannot_tell(f"{finding.code} makes no claim that running the code could test")
 
 

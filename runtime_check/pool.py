@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import select
 import subprocess
 import sys
 import time
@@ -26,15 +27,22 @@ START = (
 )
 
 
+LATE = "the time for all findings (--max-seconds) was over"
+
+
 class PoolError(RuntimeError):
     """The server process could not be started; the message is one line for the user."""
 
 
-class Pool:
-    """A server process and up to `jobs` children of it at a time."""
+class LateError(PoolError):
+    """The time was over before the server process was ready."""
 
-    def __init__(self, jobs: int = 1, device: str = "cpu") -> None:
-        self.jobs, self.device = max(1, jobs), device
+
+class Pool:
+    """A server process and up to `jobs` children of it at a time, until some moment of the monotonic clock."""
+
+    def __init__(self, jobs: int = 1, device: str = "cpu", until: float | None = None) -> None:
+        self.jobs, self.device, self.until = max(1, jobs), device, until
         self.environment: Environment | None = None
         self.server: subprocess.Popen[bytes] | None = None
         self.requests = -1
@@ -51,7 +59,7 @@ class Pool:
         self.close()
 
     def start(self) -> None:
-        """Starts the server and waits until torch is loaded. PoolError if it cannot be."""
+        """Starts the server and waits until torch is loaded. PoolError if it cannot be, or not in time."""
         request_in, self.requests = os.pipe()
         self.replies, reply_out = os.pipe()
         code = START.format(root=ROOT, requests=request_in, replies=reply_out, device=self.device)
@@ -67,10 +75,12 @@ class Pool:
         os.close(request_in)
         os.close(reply_out)
         try:
-            row = self.read()
-        except BaseException:  # Ctrl-C: a server that still loads torch would not notice for seconds
+            row = self.read(self.until)
+        except BaseException as error:  # Ctrl-C: a server that still loads torch would not notice for seconds
             self.server.kill()
             self.close()
+            if isinstance(error, TimeoutError):
+                raise LateError(LATE) from None
             raise
         if row is None or "error" in row:
             self.close()
@@ -94,12 +104,12 @@ class Pool:
                 self.server.wait()
             self.server = None
 
-    def run(self, cases: Iterable[Case], *, seconds: float | None = None) -> Iterator[tuple[Case, Outcome]]:
-        """Outcomes in the order in which they are ready. After `seconds` no further case is started.
+    def run(self, cases: Iterable[Case]) -> Iterator[tuple[Case, Outcome]]:
+        """Outcomes in the order in which they are ready. When the time is over, what runs is stopped.
 
         A case whose server dies gets a cannot-tell outcome, and the server is started again.
         """
-        end = None if seconds is None else time.monotonic() + seconds
+        end = self.until
         waiting = iter(cases)
         running: dict[int, Case] = {}
         while True:
@@ -108,13 +118,19 @@ class Pool:
                 if case is None:
                     break
                 if end is not None and time.monotonic() > end:
-                    yield case, cannot_tell("not run: the time given by --max-seconds was over")
+                    yield case, cannot_tell(f"not run: {LATE}")
                     continue
                 running[case.key] = case
                 self.send(case)
             if not running:
                 return
-            row = self.read()
+            try:
+                row = self.read(end)
+            except TimeoutError:
+                self.close()
+                yield from ((case, cannot_tell(f"stopped: {LATE}")) for case in running.values())
+                running.clear()
+                continue
             if row is None:
                 yield from ((case, cannot_tell("the process that runs the code died")) for case in running.values())
                 running.clear()
@@ -135,9 +151,11 @@ class Pool:
         except BrokenPipeError:
             pass
 
-    def read(self) -> dict[str, object] | None:
-        """The server's next line, or None when it has ended."""
+    def read(self, end: float | None = None) -> dict[str, object] | None:
+        """The server's next line, or None when it has ended. TimeoutError if there is none until `end`."""
         while b"\n" not in self.pending:
+            if end is not None and not select.select([self.replies], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError
             data = os.read(self.replies, 1 << 16)
             if not data:
                 return None

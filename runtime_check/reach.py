@@ -287,10 +287,11 @@ def measure(
     started = time.perf_counter()
     reach = Reach()
     if cases:
-        with Pool(min(jobs, len(cases)), device) as pool:
+        until = None if most is None else time.monotonic() + most
+        with Pool(min(jobs, len(cases)), device, until) as pool:
             reach.environment = pool.environment
             placed = [replace(case, key=key) for key, (_, case) in enumerate(cases)]
-            for case, outcome in pool.run(placed, seconds=most):
+            for case, outcome in pool.run(placed):
                 reach.tried.append(tried(cases[case.key][0], case, outcome))
                 if progress is not None:
                     progress(len(reach.tried), len(cases))

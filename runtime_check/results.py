@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from runtime_check.evidence import Environment, Outcome, Verdict
+from torchlint.files import Source
 from torchlint.findings import Finding
 from torchlint.results import Problem
 
@@ -30,6 +32,16 @@ class Result:
         """Whether what was confirmed is that nothing changes: good news, and no reason to fail."""
         return self.claim == "Equivalent" and self.outcome.verdict is Verdict.CONFIRMED
 
+    def counts(self, fail_on: Collection[str]) -> bool:
+        """Whether it is of a kind that fails a build. What was not reached counts as what cannot be told.
+
+        One that was shown to be harmless counts for nothing, and one whose rule makes no claim neither: a style that
+        changes no result, and what no run could ever tell, must not fail a build.
+        """
+        verdict = self.outcome.verdict
+        kinds = {verdict, Verdict.CANNOT_TELL} if verdict is Verdict.NOT_REACHED else {verdict}
+        return bool(self.claim) and not self.harmless and any(kind.value in fail_on for kind in kinds)
+
 
 @dataclass(frozen=True)
 class Confirmation:
@@ -41,6 +53,7 @@ class Confirmation:
     environment: Environment | None = None  # None if nothing had to be run
     seconds: float = 0.0
     examined: tuple[Result, ...] = ()  # classes that no finding is about, but that were run to be judged
+    sources: Mapping[str, Source] = field(default_factory=dict)  # of the files with findings, by path
 
     def count(self, verdict: Verdict) -> int:
         """How many results have this verdict."""

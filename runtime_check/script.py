@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from runtime_check import probes
 from runtime_check.cutout import shorter
@@ -26,7 +27,7 @@ from runtime_check.pool import ROOT, Pool
 from torchlint.findings import Finding
 
 ENGINE = "runtime_check.replay"
-PLACE = re.compile(r"(?P<path>.+?):(?P<line>\d+)(:\d+)?(:(?P<code>[A-Z]+\d+))?")
+PLACE = re.compile(r"(?P<path>.+?):(cell (?P<cell>\d+):)?(?P<line>\d+)(:\d+)?(: ?(?P<code>[A-Z]+\d+))?")
 
 TEMPLATE = '''\
 """{title}
@@ -91,12 +92,22 @@ class ScriptError(RuntimeError):
     """Why no script can be written; one line."""
 
 
-def parted(words: str) -> tuple[str, int, str]:
-    """Path, line and code of `net.py:8:TL405` or `net.py:8`. ScriptError for anything else."""
+class Place(NamedTuple):
+    """Where a finding is: what `net.py:8:TL405` or `net.ipynb:cell 3:8` says."""
+
+    path: str
+    line: int
+    code: str = ""
+    cell: int | None = None  # of a notebook
+
+
+def parted(words: str) -> Place:
+    """What a place says. ScriptError for anything else."""
     found = PLACE.fullmatch(words)
     if found is None:
         raise ScriptError(f"--script: {words!r} is no place such as net.py:8 or net.py:8:TL405")
-    return found["path"], int(found["line"]), found["code"] or ""
+    cell = None if found["cell"] is None else int(found["cell"])
+    return Place(found["path"], int(found["line"]), found["code"] or "", cell)
 
 
 def write(finding: Finding, case: Case, pool: Pool) -> tuple[str, Outcome]:
@@ -149,8 +160,9 @@ def text_of(finding: Finding, case: Case, outcome: Outcome, environment: Environ
     alone = not os.path.isabs(case.path)
     rows = [row.text for row in outcome.evidence]
     file = f"repro_{case.code}.py"
+    cell = "" if finding.cell is None else f"cell {finding.cell}:"
     return TEMPLATE.format(
-        title=docstring(f"{finding.path}:{finding.span.line}: {case.code} {case.name}: {finding.message}"),
+        title=docstring(f"{finding.path}:{cell}{finding.span.line}: {case.code} {case.name}: {finding.message}"),
         verdict=outcome.verdict.value,
         why=docstring(outcome.why),
         rows=docstring("\n".join(f"  {row}" for row in rows)),

@@ -112,7 +112,7 @@ def test_an_interrupt_is_one_line(monkeypatch) -> None:
 
     monkeypatch.setattr("torchlint.commands.check.lint_paths", interrupted)
     result = run(".")
-    assert result.exit_code == 2
+    assert result.exit_code == 130
     assert result.stderr.strip() == "torchlint: error: interrupted"
 
 

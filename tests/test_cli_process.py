@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import torchlint
 
 TORCHLINT = [sys.executable, "-m", "torchlint"]
 UNKNOWN = "x = 1  # torchlint: ignore[nothing-{}]\n"  # one TL002 each, whatever rules there are
@@ -31,6 +34,13 @@ def test_findings_go_to_standard_output_and_errors_to_standard_error() -> None:
     assert done.stderr == "torchlint: error: gone.py: no such file or directory\n"
     assert run("a.py").returncode == 1
     assert run("a.py", "--exit-zero").returncode == 0
+
+
+def test_little_is_loaded_before_ctrl_c_can_be_answered() -> None:
+    code = "import sys; before = set(sys.modules); import torchlint.__main__; print(set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True,
+                          env={"PYTHONPATH": str(Path(torchlint.__file__).parents[1])})
+    assert set(re.findall(r"[\w.]+", done.stdout)) == {"torchlint", "torchlint.__main__", "__future__"}, done
 
 
 def test_the_installed_command_is_the_same() -> None:

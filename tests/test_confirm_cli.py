@@ -145,10 +145,42 @@ def test_a_missing_path_is_2_and_the_rest_is_done() -> None:
     assert "gone.py" in done.stderr and "confirmed" in done.stdout
 
 
-def test_a_file_with_a_syntax_error_makes_no_claim() -> None:
-    (row,) = results(write("broken.py", "import torch\ndef f(:\n"))
-    assert row["code"] == "TL000" and row["verdict"] == "cannot-tell"
-    assert "no claim" in row["why"] and row["repeat"] == ""
+def test_a_file_with_a_syntax_error_is_named_with_line_and_reason_and_2() -> None:
+    path = write("broken.py", "import torch\ndef f(:\n")
+    (row,) = results(path)
+    assert row["code"] == "TL000" and row["verdict"] == "cannot-tell" and row["repeat"] == ""
+    done = confirm(path, write("net.py", REAL))
+    assert done.exit_code == 2
+    assert done.stderr == "torchlint: error: broken.py: line 2: syntax error: invalid syntax\n"
+    assert "broken.py:2:7: TL000 unchecked-file: not checked\n    the file could not be checked: syntax" in done.stdout
+    assert "TL405 modules-in-plain-container: confirmed" in done.stdout
+    data = json.loads(confirm(path, "--output-format", "json").stdout)
+    assert data["errors"] == [{"path": "broken.py", "message": "line 2: syntax error: invalid syntax"}]
+    assert confirm(path, "net.py", "-k", "net.py").exit_code == 1  # it was not asked about
+
+
+def test_a_keyword_that_matches_nothing_is_said_and_2() -> None:
+    path = write("net.py", REAL)
+    for more in ([], ["--reach"]):
+        done = confirm(path, "-k", "no such", *more)
+        assert done.exit_code == 2
+        assert done.stderr.startswith("torchlint: error: -k no such matches nothing of what is there: net.py")
+    assert confirm(write("clean.py", CLEAN), "-k", "no such").exit_code == 0  # there is nothing to choose from
+
+
+def test_formats_for_other_tools_hold_what_fails_a_build() -> None:
+    path, slow = write("net.py", REAL), write("train.py", UNREACHED)
+    lines = confirm(path, slow, "--output-format", "github").stdout.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("::error file=net.py,line=8,col=9,")
+    assert "`nn.ModuleList` (confirmed: Net.layers[0].weight and" in lines[0]
+    both = confirm(path, slow, "--output-format", "github", "--fail-on", "confirmed", "--fail-on", "cannot-tell").stdout
+    assert {line.partition(" file=")[2].partition(",")[0] for line in both.splitlines()} == {"net.py", "train.py"}
+    (run,) = json.loads(confirm(path, "--output-format", "sarif").stdout)["runs"]
+    assert [row["ruleId"] for row in run["results"]] == ["TL405"]
+    assert 'failures="1"' in confirm(path, "--output-format", "junit").stdout
+    assert len(json.loads(confirm(path, "--output-format", "gitlab").stdout)) == 1
+    assert confirm(path, "--output-format", "github", "--fail-on", "never").stdout.splitlines() == lines
+    assert confirm(path, "--reach", "--output-format", "github").exit_code == 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there")

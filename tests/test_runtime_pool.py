@@ -19,10 +19,11 @@ pytest.importorskip("torch")
 from runtime_check import child, clock, noted, outline, trace
 from runtime_check.evidence import Environment, Evidence, Outcome, Verdict
 from runtime_check.plan import Case, statement_lines
-from runtime_check.pool import Pool, PoolError
+from runtime_check.pool import LateError, Pool, PoolError
 from runtime_check.sandbox import Guard
 from torchlint.claims import Claim, GraphGrows, Raises
 
+ENDLESS = "while True:\n    pass\n"
 HARMLESS = "import torch\nx = torch.ones(2)\nx.view(3)\n"
 
 
@@ -62,7 +63,7 @@ def test_the_environment_is_described(pool: Pool) -> None:
         ("import os\nos._exit(3)\n", "exit status 3"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", "segmentation fault"),
         ("import ctypes\nctypes.string_at(0)\n", "segmentation fault"),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "too much memory"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "killed (signal 9)"),
         ("import os\nos.closerange(3, 64)\nos._exit(0)\n", "exit status 0"),
         ("import os\nos.closerange(3, 64)\nwhile True:\n    pass\n", "closed the pipe"),
     ],
@@ -297,10 +298,22 @@ def test_a_dead_server_is_started_again(pool: Pool) -> None:
     assert all("died" in o.why for _, o in results if o.verdict is not Verdict.CONFIRMED)
 
 
-def test_nothing_is_started_after_the_time_is_over(pool: Pool) -> None:
-    results = list(pool.run([case(HARMLESS, key=n) for n in range(3)], seconds=-1))
-    assert [o.verdict for _, o in results] == [Verdict.CANNOT_TELL] * 3
-    assert "--max-seconds" in results[0][1].why
+def test_what_runs_when_the_time_is_over_is_stopped_and_nothing_is_started() -> None:
+    with Pool(2) as pool:
+        started = time.monotonic()
+        pool.until = started + 1.5
+        results = dict(enumerate(o for _, o in pool.run([case(ENDLESS, key=n, seconds=60) for n in range(4)])))
+        assert time.monotonic() - started < 8
+    assert {o.verdict for o in results.values()} == {Verdict.CANNOT_TELL} and len(results) == 4
+    assert [o.why.partition(":")[0] for o in results.values()] == ["stopped", "stopped", "not run", "not run"]
+    assert "the time for all findings (--max-seconds) was over" in results[0].why
+
+
+def test_no_server_is_waited_for_longer_than_there_is_time() -> None:
+    started, late = time.monotonic(), Pool(1, until=time.monotonic() + 0.05)
+    with pytest.raises(LateError, match="--max-seconds"):
+        late.start()
+    assert late.server is None and time.monotonic() - started < 3
 
 
 def test_an_experiment_costs_far_less_than_a_process_of_its_own(pool: Pool) -> None:
@@ -384,7 +397,7 @@ def test_a_process_that_leaves_its_group_ends_with_the_experiment(pool: Pool, tm
 def test_a_client_that_is_interrupted_while_torch_is_loaded_ends_at_once(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: Pool) -> None:
+    def interrupted(self: Pool, end: float | None = None) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Pool, "read", interrupted)

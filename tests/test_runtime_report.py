@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import math
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -167,9 +168,13 @@ def test_ctrl_c_while_loading_is_one_line(monkeypatch: pytest.MonkeyPatch, capsy
 
     monkeypatch.delitem(sys.modules, "torchlint.cli")
     monkeypatch.setattr(builtins, "__import__", interrupted)
-    with pytest.raises(SystemExit) as ended:
-        __main__.run()
-    assert ended.value.code == 2
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            __main__.run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 130
     assert capsys.readouterr().err == "torchlint: error: interrupted\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from runtime_check.cutout import cut_out
 from runtime_check.evidence import Verdict
 from runtime_check.main import Request, chosen, lint
 from runtime_check.pool import Pool
-from runtime_check.script import literal, needed, packed, parted, write
+from runtime_check.script import Place, literal, needed, packed, parted, write
 from torchlint.cli import main
 from torchlint.commands.check import Choices
 from torchlint.rule import all_rules
@@ -44,7 +45,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def script_for(path: str, line: int, code: str, pool: Pool) -> tuple[str, list[str], Verdict]:
     """The script for a finding, the numbers that it has to show, and the verdict."""
     request = Request((path,), Choices(select=(code,), preview=True, isolated=True), timeout=30)
-    text, outcome = write(*chosen(request, path, line), pool)
+    text, outcome = write(*chosen(request, Place(path, line)), pool)
     return text, [row.text for row in outcome.evidence], outcome.verdict
 
 
@@ -170,8 +171,9 @@ def test_the_command_prints_the_script() -> None:
 
 @pytest.mark.parametrize(("words", "said"), [
     ("net.py", "no place such as"),
-    ("net.py:3:TL405", "lines with findings: 20"),
-    ("net.py:20:TL201", "no finding on line 20"),
+    ("net.py:3:TL405", "no TL405 on line 3 of net.py (findings: net.py:20:TL405)"),
+    ("net.py:3", "no finding on line 3 of net.py (findings: net.py:20:TL405)"),
+    ("net.py:20:TL201", "no TL201 there; what is there: net.py:20:TL405"),
     ("gone.py:20", "there is no file gone.py"),
 ])
 def test_a_finding_that_is_not_there_is_one_line_and_2(words: str, said: str) -> None:
@@ -181,10 +183,25 @@ def test_a_finding_that_is_not_there_is_one_line_and_2(words: str, said: str) ->
     assert said in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_a_place_in_a_notebook_is_as_reports_spell_it() -> None:
+    cells = ["import torch\nfrom torch import nn\n", LONG, "3\n"]
+    data = [{"cell_type": "code", "source": cell, "metadata": {}, "outputs": []} for cell in cells]
+    Path("a b.ipynb").write_text(json.dumps({"cells": data, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    found = CliRunner().invoke(main, ["--isolated", "--output-format", "concise", "a b.ipynb"]).stdout.split(": ")[0]
+    assert found.startswith("a b.ipynb:cell 2:20:")
+    for cell, status in ((2, 0), (1, 2)):
+        place = f"{found.replace('cell 2', f'cell {cell}')}:TL405"
+        done = CliRunner().invoke(main, ["confirm", "--isolated", "--script", place])
+        assert done.exit_code == status, done.output
+    assert "no TL405 on line 20 of cell 1 of a b.ipynb (findings: a b.ipynb:cell 2:20:TL405)" in done.stderr
+
+
 def test_a_place_has_a_line_and_perhaps_a_column_and_a_code() -> None:
-    assert parted("a/net.py:8:TL405") == ("a/net.py", 8, "TL405")
-    assert parted("a/net.py:8:3:TL405") == ("a/net.py", 8, "TL405")
-    assert parted("net.py:8") == ("net.py", 8, "")
+    assert parted("a/net.py:8:TL405") == ("a/net.py", 8, "TL405", None)
+    assert parted("a/net.py:8:3:TL405") == ("a/net.py", 8, "TL405", None)
+    assert parted("net.py:8:3: TL405") == parted("net.py:8:TL405")
+    assert parted("net.py:8") == ("net.py", 8, "", None)
+    assert parted("a b.ipynb:cell 3:8:TL405") == ("a b.ipynb", 8, "TL405", 3)
 
 
 def test_a_cut_keeps_what_is_read_and_maps_lines() -> None:

@@ -1,12 +1,14 @@
 """Finds, fixes and proves the mistakes that PyTorch's internals make easy."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # what `typing` says, which takes long to load: until then Ctrl-C cannot be answered
 
 __version__ = "0.1.0"
 __all__ = ["Finding", "Fix", "Options", "__version__", "fix_source", "lint_source"]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from torchlint.api import fix_source, lint_source
     from torchlint.config import Options
     from torchlint.findings import Finding, Fix

@@ -1,6 +1,6 @@
 """The command line: arguments in, text and an exit status out. What is done is in `torchlint.commands`.
 
-Exit status: 0 nothing found (or all fixed), 1 findings, 2 the job could not be done.
+Exit status: 0 nothing found (or all fixed), 1 findings, 2 the job could not be done, 130 it was interrupted.
 """
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from torchlint.select import find_rules
 
 HELP = {"help_option_names": ["-h", "--help"]}
 VERBOSE = "Show where a fault of torchlint itself comes from."
+INTERRUPTED = 130  # as a shell says it of what Ctrl-C has ended
 WIDTHS = 100, 120  # of text that goes to no terminal, and the most on one
 Decorated = Callable[..., Any]
 RESERVED = {"lsp": "the language server"}  # so that a path never changes its meaning
@@ -79,7 +80,8 @@ class Front(click.Command):
         except ConfigError as error:
             status = fail(str(error))
         except click.Abort:
-            status = fail("interrupted")
+            fail("interrupted")
+            status = INTERRUPTED
         except Exception as error:
             if {"-v", "--verbose"} & set(args):
                 traceback.print_exc()
@@ -305,12 +307,13 @@ def cache_command(clear: bool) -> int:
 @click.option("--timeout", type=Seconds(), default=10.0, show_default=True,
               metavar="SECONDS", help="The most that one finding may take.")
 @click.option("--max-seconds", type=Seconds(), metavar="SECONDS",
-              help="The most that all findings together may take.")
+              help="The most that all findings together may take; what still runs then is stopped.")
 @click.option("-k", "keyword", default="", metavar="TEXT", help="Only findings with TEXT in place or name.")
 @click.option("--check-modules", is_flag=True, help="Also hold every Module that can be built against TL428.")
 @click.option("--fail-on", multiple=True, default=("confirmed",), show_default=True,
               type=click.Choice(["confirmed", "refuted", "cannot-tell", "never"]), help="Exit with 1 for it.")
-@click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text")
+@click.option("--output-format", "form", type=click.Choice([form for form in FORMATS if form != "concise"]),
+              default="text", show_default=True, help="All but text and json hold what --fail-on names only.")
 @click.option("--output-file", type=click.Path(dir_okay=False), help="Write the report there.")
 @click.option("-q", "--quiet", is_flag=True, help="Print results and errors, nothing else.")
 @click.option("-v", "--verbose", is_flag=True, expose_value=False, help=VERBOSE)
@@ -326,6 +329,8 @@ def confirm_command(script: str | None, reach: bool, **given: Any) -> int:
         raise click.UsageError("Missing argument 'PATHS...' (or --script PATH:LINE:CODE)")
     if "-" in request.paths:
         raise click.UsageError("confirm runs files: it cannot read standard input; write the code to a file first")
+    if reach and request.form not in ("text", "json"):
+        raise click.UsageError(f"--reach has no output format {request.form}")
     with Progress(off=request.quiet) as progress:
         command = reach_command if reach else confirm_command
         return command(request, lint_progress=progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.results import Confirmation, Result
+from torchlint.builtin import UNCHECKED
 from torchlint.report.common import plural, visible
 
 WORDS = {
@@ -60,7 +61,7 @@ def rows_of(outcome: Outcome) -> list[str]:
 def verdict_word(result: Result) -> str:
     """The verdict as a reader understands it: to confirm a claim that nothing changes is good news."""
     if not result.claim:
-        return "no claim"
+        return "not checked" if result.finding.code == UNCHECKED.meta.code else "no claim"
     if result.harmless:
         return "harmless, the fix changes no result"
     if result.claim == "Equivalent" and result.outcome.verdict is Verdict.REFUTED:
