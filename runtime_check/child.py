@@ -25,7 +25,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from runtime_check import clock, noted, outline
+from runtime_check import causes, clock, noted, outline
 from runtime_check.evidence import Environment, Outcome, cannot_tell
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Job:
     look: float = 0.0  # when to see next how much it has written
     status: int | None = None  # the wait status, once the child has been waited for
     line: bytearray = field(default_factory=bytearray)
+    kills: int = 0  # for lack of memory, in the whole system, before it began
 
 
 def warm_up(device: str) -> Environment:
@@ -99,6 +100,7 @@ def choose_device(wanted: str) -> str:
 def conduct(case: Case, scratch: str) -> Outcome:
     """Runs one case in this process, which is spent afterwards. Never raises."""
     started = clock.now()
+    known: causes.Known | None = None
     try:
         import torch
 
@@ -108,13 +110,16 @@ def conduct(case: Case, scratch: str) -> Outcome:
         torch.set_num_threads(1)
         around = nearby.places(case.path, case.roots)
         guard = sandbox.enter(scratch, case.memory, address_space=case.device == "cpu", around=around)
+        known = causes.Known()
         outcome = replace(examine(case, guard), files=guard.files_read(), loaded=outline.paths())
+        known.put_back()
     except (SystemExit, KeyboardInterrupt) as error:  # the check itself never raises these
         outcome = cannot_tell(f"the code raised {type(error).__name__}, which ended the run")
-    except BaseException as error:  # the verdict on a failure of ours
+    except BaseException as error:  # the verdict on a failure of ours, or on what the code has done to us
+        replaced = [] if known is None else known.put_back()
         place = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
-        outcome = cannot_tell(f"the check itself failed at {os.path.basename(place.filename)}:{place.lineno} ({text})")
+        where = f"{os.path.basename(place.filename)}:{place.lineno}"
+        outcome = cannot_tell(causes.explained(error, replaced, where))
     return replace(outcome, seconds=clock.now() - started)
 
 
@@ -144,7 +149,7 @@ def start(case: Case, keep: set[int]) -> Job:
     """Forks a child for a case. OSError when no process or folder can be made."""
     scratch = tempfile.mkdtemp(prefix="tl-")
     reading, writing = os.pipe()
-    now = time.monotonic()
+    now, kills = time.monotonic(), causes.kills_for_memory()
     process = os.fork()
     if process == 0:
         status = 1
@@ -167,7 +172,7 @@ def start(case: Case, keep: set[int]) -> Job:
         os.setpgid(process, process)  # whoever comes first, parent or child
     os.close(writing)
     os.set_blocking(reading, False)
-    return Job(case.key, process, reading, scratch, now, case.seconds, look=now + LOOKS)
+    return Job(case.key, process, reading, scratch, now, case.seconds, look=now + LOOKS, kills=kills)
 
 
 def ended(job: Job) -> bool:
@@ -206,18 +211,20 @@ def kill(job: Job) -> None:
         os.waitpid(job.process, 0)
 
 
-def why_died(status: int | None) -> str:
-    """A sentence about a child that ended without a result."""
+def why_died(status: int | None, kills: int = 0) -> str:
+    """A sentence about a child that ended without a result. `kills`: those for lack of memory before it began."""
     if status is None:
         return "the code closed the pipe of the check, so no result came back"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         known = {
             signal.SIGSEGV: "the code crashed with a segmentation fault",
-            signal.SIGKILL: "the process was killed, most likely for using too much memory",
+            signal.SIGKILL: "the process was killed (signal 9)",
             signal.SIGXFSZ: "the code wrote a file larger than the limit",
             signal.SIGABRT: "the code was aborted by a native library",
         }
+        if number == signal.SIGKILL and causes.kills_for_memory() > kills:
+            return "the process was killed, most likely for using too much memory"
         return known.get(signal.Signals(number), f"the process was ended by signal {number}")
     return f"the process ended without a result (exit status {os.WEXITSTATUS(status)})"
 
@@ -287,7 +294,7 @@ class Server:
         try:
             outcome = Outcome.from_line(job.line.decode("ascii"))
         except (ValueError, KeyError, TypeError):
-            outcome = cannot_tell(why_died(job.status))
+            outcome = cannot_tell(why_died(job.status, job.kills))
         self.finish(job, outcome)
 
     def expire(self) -> None:
@@ -296,7 +303,7 @@ class Server:
             if ended(job):
                 self.collect(job)
                 if job.process in self.jobs:
-                    self.finish(job, cannot_tell(why_died(job.status)))
+                    self.finish(job, cannot_tell(why_died(job.status, job.kills)))
             elif clock.left(job.started, job.seconds, job.process) < 0:
                 limit = f"{job.seconds:g} s"
                 self.finish(job, cannot_tell(f"no result within {limit}; raise --timeout to wait longer"))

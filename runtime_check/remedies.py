@@ -60,6 +60,12 @@ def by_surroundings(why: str, path: str, seconds: float) -> str:
         return f"--timeout {3 * seconds:g}"
     if re.search(r"^interrupted|could be started|closed the pipe|the process that runs", why):
         return "run it again"
+    if "meta device" in why:
+        return "run it with tensors that hold values: on the CPU"
+    if why.startswith("the code replaces"):
+        return "undo at the end of the call what it replaces, or leave it out"
+    if re.search(r"signal \d+\)?$|segmentation fault|aborted by a native|without a result", why):
+        return "run the function by itself, in a debugger: it ends the process that it runs in"
     if re.search(r"torchlint stopped this code|stopped when it tried", why):
         return "run it where that is not needed: with files that are there, without network or other programs"
     if file := FILE.search(why):

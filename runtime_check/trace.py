@@ -378,7 +378,13 @@ def time_limit(seconds: float) -> Iterator[Timer | None]:
 
 
 class Printed(io.StringIO):
-    """Printed text, which is kept when the code closes its stream."""
+    """Printed text, which is kept when the code closes its stream; of very much text the beginning."""
+
+    MOST = 1 << 20
+
+    def write(self, text: str) -> int:
+        """Keeps a text unless there is too much already."""
+        return super().write(text) if self.tell() < self.MOST else len(text)
 
     def close(self) -> None:
         """Nothing: the text is read later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import textwrap
 from collections.abc import Iterator
 
@@ -9,9 +10,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+from runtime_check import causes
+from runtime_check.child import why_died
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.plan import claim_of, from_finding
 from runtime_check.pool import Pool
+from runtime_check.remedies import next_step
+from runtime_check.trace import Printed
 from torchlint.engine import lint_source
 from torchlint.findings import Confidence, Finding, Severity, Span
 from torchlint.rule import all_rules
@@ -250,3 +255,52 @@ def test_a_line_that_does_not_run_in_each_call_is_left_open(pool: Pool) -> None:
     line = "if x.shape not in KEPT:\n            KEPT[x.shape] = out.detach()  #!"
     found = outcome(pool, CALLED.format_map({"again": "pass", "line": line}), "TL616")
     assert found.verdict is OPEN and "in 9 calls of one object" in found.why, found
+
+
+# -- code that changes or ends its process ----------------------------------------------------------------
+
+ODD = """
+import os
+import signal
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def train(x, y):
+    {line}
+    return F.cross_entropy(F.softmax(x, dim=1), y)
+
+
+train(torch.randn(8, 4), torch.randint(0, 3, (8,)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torch.equal = torch.manual_seed = None", "the code replaces torch.manual_seed, torch.equal"),
+        ("import builtins; builtins.len = None", "the code replaces builtins.len"),
+        ("import sys; sys.modules.clear()", "the code replaces sys.modules"),
+        ("x = x.to('meta'); y = y.to('meta')", "on the meta device"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "the process was killed (signal 9)"),
+    ],
+)
+def test_what_the_code_does_to_its_process_is_said(pool: Pool, line: str, said: str) -> None:
+    found = outcome(pool, ODD.format(line=line), "TL516")
+    assert found.verdict is OPEN and said in found.why, found
+    assert "example_for" not in next_step(found, "file.py", "train", 10, "TL516")
+
+
+def test_very_much_output_takes_no_memory() -> None:
+    printed = Printed()
+    for _ in range(40):
+        assert printed.write("x" * 100_000) == 100_000
+    assert Printed.MOST <= len(printed.getvalue()) < Printed.MOST + 100_000
+
+
+def test_lack_of_memory_is_said_only_where_the_system_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = int(signal.SIGKILL)
+    monkeypatch.setattr(causes, "kills_for_memory", lambda: 3)
+    assert "memory" in why_died(killed, kills=2)
+    assert why_died(killed, kills=3) == "the process was killed (signal 9)"
