@@ -203,10 +203,10 @@ def claim_of(finding: Finding, claim: Claim | None) -> Claim | None:
     """What a finding claims, given what its rule does.
 
     Of a deprecated name about which torch says nothing there is no warning to be heard; that the new name does
-    the same can be shown.
+    the same can be shown where a fix says how it is called.
     """
-    if isinstance(claim, Warns) and finding.severity is Severity.ADVICE and finding.fix is not None:
-        return Equivalent()
+    if isinstance(claim, Warns) and finding.severity is Severity.ADVICE:
+        return None if finding.fix is None else Equivalent()
     return claim
 
 

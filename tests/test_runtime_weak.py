@@ -14,7 +14,7 @@ from runtime_check.plan import claim_of, from_example, from_finding
 from runtime_check.pool import Pool
 from runtime_check.probes.bench import OVER, Bench, Way
 from runtime_check.sandbox import Guard
-from torchlint.claims import Equivalent, WrongGradient
+from torchlint.claims import Equivalent, Warns, WrongGradient
 from torchlint.engine import lint_source
 from torchlint.findings import Severity
 from torchlint.rule import Example, Meta, Rule, all_rules
@@ -328,6 +328,15 @@ def test_memory_that_is_not_set_is_compared_by_its_form(pool: Pool) -> None:
     memory, value = outcomes(pool, text, "TL109")
     assert memory.verdict is Verdict.CONFIRMED and "not set" in memory.why, memory
     assert value.verdict is Verdict.CONFIRMED and "bit for bit" in value.why, value
+
+
+def test_a_quiet_deprecation_without_a_fix_claims_nothing_that_a_run_could_show() -> None:
+    text = "import torch\n\n\ndef size(x, p):\n    return torch.norm(x, p=p, dim=-1)\n"
+    (finding,) = lint_source(text, rules=[RULES["TL902"]])
+    assert finding.fix is None and claim_of(finding, RULES["TL902"].claim) is None
+    loud = "from torch import nn\n\nlayer = nn.utils.weight_norm(nn.Linear(2, 2))\n"
+    (finding,) = lint_source(loud, rules=[RULES["TL902"]])
+    assert isinstance(claim_of(finding, RULES["TL902"].claim), Warns)
 
 
 def test_of_a_quiet_deprecation_the_new_name_is_compared(pool: Pool) -> None:

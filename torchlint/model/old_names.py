@@ -111,7 +111,19 @@ def careful(model: FileModel, node: ast.AST) -> bool:
     function = model.function(node)
     own = function.own_nodes if function is not None else []
     tests += [one.test for one in own if isinstance(one, ast.Assert) and model.position(one) < model.position(node)]
+    tests += _tests_of_others(model, node)
     return any(CAREFUL.search(word) for test in tests for word in _words(test))
+
+
+def _tests_of_others(model: FileModel, node: ast.AST) -> Iterator[ast.AST]:
+    """What is looked at before a name that a value is given gets another: `f = old`, `if hasattr(...): f = new`."""
+    parent = model.parent(node)
+    match parent:
+        case ast.Assign(value=value, targets=[ast.Name(id=name) as target]) if value is node:
+            bound = next((scope.bindings[name] for scope in model.scopes(target) if name in scope.bindings), ())
+            for other in bound:
+                if other is not target and other is not parent:
+                    yield from (guard.test for guard, _ in model.place(other).guards if isinstance(guard, ast.If))
 
 
 def _words(test: ast.AST) -> Iterator[str]:

@@ -162,6 +162,15 @@ CLEAN = [
 
     print(vmap(torch.sum)(torch.ones(2, 3)))
     """,
+    """
+    import torch
+    from torch import nn
+
+    normalized = nn.utils.weight_norm
+    if hasattr(nn.utils.parametrizations, "weight_norm"):
+        normalized = nn.utils.parametrizations.weight_norm
+    print(normalized(nn.Linear(2, 2))(torch.ones(1, 2)))
+    """,
 ]
 
 
