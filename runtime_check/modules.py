@@ -18,9 +18,10 @@ from runtime_check.inputs import InputGuesser, variations
 from runtime_check.placeholder import MissingError
 from runtime_check.repair import repairs
 from runtime_check.search import Failure, Found, Search
-from runtime_check.specs import OMIT, Assignment, Spec
+from runtime_check.specs import OMIT, Assignment, Const, Spec
 
 Stops = Callable[[Failure], bool]
+SMALLEST = 4  # a size
 LARGE = 30_000_000  # parameters; a module above is built again with smaller sizes
 
 
@@ -70,13 +71,17 @@ def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], 
         return repairs(Context(chosen, failure, init, candidates))
 
     search = Search(run, repair, budget_s, key=cls.__qualname__)
+    defaults: dict[str, Any] = {}  # of what is made small
     if too_large(cls, base):
         sizes = inspect.signature(init).parameters
         for name, options in candidates.items():  # what is None by default is no size: it turns something on
             if len(options) > 1 and options[0] is OMIT and sizes[name].default is not None:
                 options[:2] = options[1], OMIT
                 base = base.put(name, options[0])
-    starts = asked.made.starts(list(variations(base, candidates)), candidates)
+                defaults[name] = sizes[name].default
+    ways = list(variations(base, candidates))
+    ways.sort(key=lambda one: any(one.get(name) == OMIT for name in defaults))  # to make these takes long
+    starts = asked.made.starts([*ways[:1], *in_proportion(base, defaults), *ways[1:]], candidates)
     found = False
     for item in search.results(starts):
         if isinstance(item.value, cls):
@@ -85,6 +90,19 @@ def constructions(cls: type, budget_s: float, *, guesser: Callable[[Any, type], 
     if not found:
         cause = search.failure.error if search.failure is not None else None
         raise CannotBuild(explain(cls.__name__, search.failure)) from cause
+
+
+def in_proportion(base: Assignment, defaults: dict[str, Any]) -> Iterator[Assignment]:
+    """The small sizes once more, each by the same factor smaller than its default: some are twice another one."""
+    small = {name: spec.value for name in defaults if isinstance(spec := base.get(name), Const)}
+    plain = [name for name, value in small.items() if type(value) is int and type(defaults[name]) is int]
+    factor = max((defaults[name] // max(small[name], 1) for name in plain), default=1)
+    fitting = {name: defaults[name] // factor for name in plain if defaults[name] % factor == 0}
+    changed = base
+    for name, value in fitting.items():
+        changed = changed.put(name, Const(value)) if value >= SMALLEST else changed
+    if changed != base:
+        yield changed
 
 
 def construction_candidates(cls: type,

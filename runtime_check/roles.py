@@ -10,7 +10,8 @@ TOKENS = re.compile(r"(^|_)(input_)?(ids?|tokens?|idx|indices|index|words|chars|
                     r"|sentences?|y"
                     r"|species|atomic_numbers|z|codes|position_ids|seqs?|items?|user|users|node_type|edge_type|classes)$")
 MASKS = re.compile(r"(^|_)(masks|valid|is_\w+|dead|keep|alive)$|(mask|indicator)$")
-TIMES = re.compile(r"^(t|ts|time|times|time_?steps?|noise_level|sigma|sigmas|steps?|timestep_cond|noise_labels)$")
+TIMES = re.compile(r"^(t|ts|time|times|time_?steps?|time_?step_ratio|noise_level|sigma|sigmas|steps?|timestep_cond"
+                   r"|noise_labels)$")
 #: One vector for each item of a batch, which layers of a larger network take beside their input.
 CONDITIONS = re.compile(r"^(temb|t_?emb|time_?emb\w*|timestep_emb\w*|emb|pooled_\w+|class_emb\w*|global_cond"
                         r"|adaln_input|vec|style)$")

@@ -21,8 +21,9 @@ from runtime_check.containers import wholes
 from runtime_check.drive import drives
 from runtime_check.evidence import Verdict
 from runtime_check.extract import Namespace, target_at
+from runtime_check.inputs import InputGuesser
 from runtime_check.made import Action, Maker, reaches
-from runtime_check.modules import construction_candidates, running
+from runtime_check.modules import construction_candidates, constructions, running
 from runtime_check.plan import Case, Lines
 from runtime_check.probes import hooks_skipped, slower, values
 from runtime_check.probes.bench import Bench
@@ -223,6 +224,16 @@ def test_a_variable_that_some_branches_bind_asks_for_one_of_them() -> None:
 # -- the search -----------------------------------------------------------------------------------
 
 
+def denoise(sample: torch.Tensor, timestep_ratio: torch.Tensor) -> torch.Tensor:
+    """Nothing is read from it: the name tells."""
+    return sample
+
+
+def test_a_ratio_of_timesteps_is_one_number_for_each_item() -> None:
+    _, candidates = InputGuesser(denoise).starts()
+    assert [spec.shape for spec in candidates["timestep_ratio"][:2] if isinstance(spec, Tensor)] == [(2,), (2,)]
+
+
 @pytest.mark.parametrize(("text", "shape", "wanted"), [
     ("permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering"
      " of dimensions i.e. input.dim() = 3 is not equal to len(dims) = 4", (2, 8), (2, 8, 8)),
@@ -277,6 +288,28 @@ def test_a_smaller_configuration_turns_nothing_on() -> None:
     assert isinstance(cls, type)
     first = next(running(cls, 2.0))
     assert first.inputs is not None and first.made.label == "width=32"
+
+
+HALVES = """
+import torch
+from torch import nn
+
+
+class Halves(nn.Module):
+    def __init__(self, width: int = 16_384, half_channels: int = 8192, heads: int = 64, bias: bool = False):
+        super().__init__()
+        self.both = torch.ones(width) + torch.ones(2 * half_channels)
+        self.layer = nn.Linear(half_channels, width)
+
+    def forward(self, x: torch.Tensor):
+        return self.layer(x)
+"""
+
+
+def test_small_sizes_keep_their_proportions() -> None:
+    cls = Namespace(HALVES, "halves_case.py").resolve("Halves")
+    assert isinstance(cls, type)
+    assert next(constructions(cls, 2.0)).label == "width=32, half_channels=16, heads=4"
 
 
 ATTENTION = """
