@@ -252,6 +252,13 @@ def same_group(process: int) -> bool:
         return True  # gone: the signal will not be delivered
 
 
+def beginning(text: str) -> str:
+    """The first line of a text, with those that follow where it only introduces them: "ImportError:", "b"."""
+    lines = [line for line in text.splitlines() if line.strip()] or [""]
+    count = next((number for number, line in enumerate(lines, 1) if not line.rstrip().endswith(":")), len(lines))
+    return " ".join(lines[:count])
+
+
 def shorten(value: object, limit: int = 80) -> str:
     """A value on one line, cut when long."""
     text = " ".join(str(value).split())

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.plan import Case, from_example, from_finding
 from runtime_check.pool import Pool
+from runtime_check.probes.bench import Run
 from torchlint.claims import Claim, NoEffect, OutputsDiffer, Warns, WrongGradient
 from torchlint.findings import Confidence, Finding, Severity, Span
 from torchlint.rule import Example, Meta, Rule
@@ -185,3 +186,11 @@ def test_what_keeps_a_forward_from_the_line_is_said(pool: Pool, ending: str, rea
     outcome = of_file(pool, program, Warns("dim"), "TL114")
     assert outcome.verdict in (Verdict.NOT_REACHED, Verdict.CANNOT_TELL), outcome
     assert reason in outcome.why, outcome
+
+
+def test_the_reason_of_an_error_is_told_where_its_first_line_says_nothing() -> None:
+    error = ImportError("\nPillow is needed to do so.\nInstall it.\n")
+    assert Run("", error=RuntimeError(f"`Net`: ImportError: {error}")).trouble == (
+        "RuntimeError: `Net`: ImportError: Pillow is needed to do so.")
+    assert Run("", error=error).trouble == "ImportError: Pillow is needed to do so."
+    assert Run("", error=ValueError()).trouble == "ValueError"

@@ -22,7 +22,7 @@ from runtime_check import again, clock, trace
 from runtime_check.evidence import Outcome, Verdict, cannot_tell, not_reached
 from runtime_check.learned import Learned
 from runtime_check.plan import MANY, Case, Lines, mapped, translated, with_steps
-from runtime_check.sandbox import Guard, shorten
+from runtime_check.sandbox import Guard, beginning, shorten
 from runtime_check.trace import calls_noted
 
 #: Claims about what happens when a module runs; to have made it refutes none of them.
@@ -140,8 +140,7 @@ class Run:
                 return "it called exit"
             case MemoryError():
                 return "it needs more memory than the limit"
-        text = str(self.error).strip().splitlines() or [""]
-        return f"{type(self.error).__name__}: {shorten(text[0], 120)}".removesuffix(": ")
+        return f"{type(self.error).__name__}: {shorten(beginning(str(self.error)), 120)}".removesuffix(": ")
 
 
 class Bench:
