@@ -95,14 +95,22 @@ def is_idle(model: FileModel, made: ast.Call, call: ast.Call) -> bool:
     given = {keyword.arg for keyword in made.keywords}
     if model.name_of(made.func) in LIKE and made.args and not call.args and not given & {"dtype", None}:
         return f"dtype:{DTYPES.get(call.func.attr)}" in model.value(made.args[0]).facts
-    if model.name_of(made.func) not in DEFAULT:
+    name = model.name_of(made.func)
+    if name not in DEFAULT and not (name == "torch.tensor" and made.args and _is_plain(made.args[0])):
         return False
     match call.func.attr, call.args:
+        case ("float", []) if name not in DEFAULT:
+            return False
         case ("cpu", []) | ("to", [ast.Constant(value="cpu")]):
             return not given & {"device", None} and not model.calls_named("set_default_device")
         case ("float", []):
             return not given & {"dtype", None} and not model.calls_named("set_default_dtype")
     return False
+
+
+def _is_plain(data: ast.expr) -> bool:
+    """Whether data are numbers written out or listed, which `torch.tensor` puts on the CPU."""
+    return isinstance(data, (ast.List, ast.Tuple, ast.Constant, ast.ListComp))
 
 
 def _conversions(model: FileModel, call: ast.Call) -> Iterator[ast.Call]:

@@ -89,6 +89,7 @@ CLEAN = [
     torch.ones_like(x.argmax(0)).long()
     x.to("cpu")
     torch.zeros(2).float().uniform_(0, 1)
+    torch.tensor([len(x) + 1]).to("cpu")
     torch.ones(2, requires_grad=True).double()
 
 

@@ -126,6 +126,20 @@ EXAMPLES = [
 
 CLEAN = [
     """
+    import torch
+    from models import load
+
+
+    def choices(path, x):
+        model = load(path).eval()
+        found = {}
+        for i, layer in enumerate(model.layers):
+            layer.gate.register_forward_hook(lambda m, inputs, out, i=i: found.__setitem__(i, out))
+        with torch.no_grad():
+            model(x)
+        return found
+    """,
+    """
     import contextlib
     import torch
     from torch import nn
@@ -208,8 +222,20 @@ def made_here(model: FileModel, function: FunctionInfo, event: Event) -> bool:
     expr = event.node
     while isinstance(expr, (ast.Call, ast.Attribute, ast.Subscript)):
         expr = expr.func if isinstance(expr, ast.Call) else expr.value
-    bound = model.scope_of(function.node).bindings.get(expr.id, []) if isinstance(expr, ast.Name) else []
-    return any(isinstance(b, ast.Assign) and isinstance(b.value, ast.Call) for b in bound)
+    return isinstance(expr, ast.Name) and comes_of_call(model, function, expr.id)
+
+
+def comes_of_call(model: FileModel, function: FunctionInfo, name: str, depth: int = 0) -> bool:
+    """Whether a name is bound to what a call gives, or goes over parts of that in a loop."""
+    for node in model.scope_of(function.node).bindings.get(name, []):
+        match node:
+            case ast.Assign(value=ast.Call()):
+                return True
+            case ast.For(iter=parts) if depth < 2:
+                if any(comes_of_call(model, function, part.id, depth + 1)
+                       for part in ast.walk(parts) if isinstance(part, ast.Name)):
+                    return True
+    return False
 
 
 def once(test: ast.AST) -> bool:

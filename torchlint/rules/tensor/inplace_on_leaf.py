@@ -147,6 +147,26 @@ CLEAN = [
         p.mul_(0.9).add_(q.detach(), alpha=0.1)
     """,
     """
+    import copy
+
+    import torch
+    from torch import nn
+
+
+    class Average:
+        def __init__(self, net):
+            self.net, self.average = net, copy.deepcopy(net)
+            for p in self.average.parameters():
+                p.detach_()
+
+        def update(self):
+            for p, q in zip(self.average.parameters(), self.net.parameters()):
+                p.mul_(0.9).add_(q.detach(), alpha=0.1)
+
+
+    Average(nn.Linear(2, 2)).update()
+    """,
+    """
     from torch import nn
 
 
@@ -167,10 +187,11 @@ def check(model: FileModel) -> Iterator[Hit]:
     seen: set[ast.AST] = set()
     for function in (model.tree, *(info.node for info in model.functions if used_here(info))):
         for event in model.flow(function).of("inplace"):
-            if event.node not in seen and refused(model, event):
-                seen.add(event.node)
+            statement = model.statement(event.node)
+            if statement not in seen and refused(model, event):
+                seen.add(statement)
                 yield Hit(event.node, "torch refuses to change a leaf that requires grad; use `torch.no_grad()`",
-                          under_no_grad(model, [model.statement(event.node)]), confidence=event.target.sure)
+                          under_no_grad(model, [statement]), confidence=event.target.sure)
 
 
 def used_here(info: FunctionInfo) -> bool:
@@ -195,6 +216,8 @@ def refused(model: FileModel, event: Event) -> bool:
 
 def may_be_frozen(model: FileModel) -> bool:
     """Whether the file turns requires_grad off somewhere: which module's parameters are frozen is not followed."""
+    if model.calls_named("detach_"):
+        return True
     for call in model.calls_named("requires_grad_"):
         if call.args or call.keywords:
             return True

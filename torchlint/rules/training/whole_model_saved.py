@@ -90,6 +90,22 @@ CLEAN = [
     import io
 
     import torch
+    from torch import nn
+
+
+    def copied(net):
+        with io.BytesIO() as file:
+            torch.save(net, file)
+            file.seek(0)
+            return torch.load(file, weights_only=False)
+
+
+    copied(nn.Linear(2, 2))
+    """,
+    """
+    import io
+
+    import torch
 
     model = torch.nn.Linear(3, 1)
     torch.save(model.state_dict(), io.BytesIO())
@@ -142,9 +158,9 @@ def is_whole(value: Value) -> bool:
 
 
 def is_measured(model: FileModel, call: ast.Call) -> bool:
-    """Whether the function around only wants to know how large the file is."""
+    """Whether the function around only wants to know how large the file is, or reads it again: a copy."""
     owner = model.place(call).function
-    measures = ("getsize", "getvalue", "tell", "getbuffer")
+    measures = ("getsize", "getvalue", "tell", "getbuffer", "seek")
     return owner is not None and any(
         isinstance(node, ast.Attribute) and node.attr in measures for node in ast.walk(owner)
     )
