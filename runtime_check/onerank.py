@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import numbers
 import os
 import sys
 import time
@@ -69,11 +70,14 @@ def _joining(module: Any) -> Callable[[], Any]:
 
 
 def _of_rank(real: Callable[..., int]) -> Callable[..., int]:
-    """What turns the number of a rank into that of its group. One below zero is refused: gloo ends the process."""
+    """What turns the number of a rank into that of its group. One that is not there is refused: gloo ends the process
+    over numbers below zero, waits for the others, and has crashed over what was no number."""
 
     def rank(*args: Any, **options: Any) -> int:
         found = real(*args, **options)
-        if found < 0:
+        if not isinstance(found, numbers.Integral):
+            raise TypeError(f"a rank is a number, not {type(found).__name__}")
+        if not 0 <= found < dist.get_world_size():
             raise ValueError(f"there is no rank {found}")
         return found
 

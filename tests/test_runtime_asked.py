@@ -157,12 +157,16 @@ def test_a_class_of_containers_is_registered_again_by_code_that_is_read_anew() -
     assert pytree.tree_leaves(Pair([1, 2])) == [1, 2]
 
 
-def test_a_rank_below_zero_is_refused() -> None:
+def test_a_rank_that_is_not_there_is_refused() -> None:
     import torch
     import torch.distributed as dist
 
-    with one_rank(), pytest.raises(ValueError, match="no rank -1"):
-        dist.isend(torch.ones(2), -1)
+    with one_rank():
+        for rank in (-1, 1):
+            with pytest.raises(ValueError, match=f"no rank {rank}"):
+                dist.isend(torch.ones(2), rank)
+        with pytest.raises(TypeError, match="a rank is a number, not Tensor"):
+            dist.isend(torch.ones(2), torch.ones(2))  # type: ignore[arg-type]
 
 
 CONFIGURED = """

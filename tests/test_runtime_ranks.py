@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+import time
 
 import pytest
 
 pytest.importorskip("torch")
 
+from runtime_check import clock
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.plan import from_finding
 from runtime_check.pool import Pool
@@ -133,3 +135,16 @@ def test_equal_data_refutes_nothing(pool: Pool) -> None:
     text = BYPASSED.format(layer="torch.nn.Embedding(4, 2)", x="torch.arange(4)")
     found = outcome(pool, text.replace("model.module(x)", "model.module(3)"), "TL703")
     assert found.verdict is Verdict.CANNOT_TELL and "same data" in found.why, found
+
+
+def test_what_a_rank_waits_for_a_processor_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from runtime_check.probes import deadlocks
+
+    long_ago = time.monotonic() - 2 * deadlocks.SECONDS
+    monkeypatch.setattr(clock, "waited", lambda process: 0.0)
+    assert not deadlocks.in_time(long_ago, {}, [1, 2])
+    monkeypatch.setattr(clock, "waited", lambda process: {1: 0.5, 2: 2.0}[process])
+    waited: dict[int, float] = {}
+    assert deadlocks.in_time(long_ago, waited, [1, 2])
+    assert deadlocks.in_time(long_ago, waited, [1]), "the other has ended, and what it waited for counts as before"
+    assert not deadlocks.in_time(long_ago - clock.MOST * deadlocks.SECONDS, waited, [1, 2]), "there is an end"
