@@ -69,6 +69,7 @@ FLAGS = re.compile(
 )
 #: Numbers that are no sizes: making them smaller would change what the code does.
 KEPT = re.compile(r"kernel|ksize|idx|index|stride|dilation|padding|ratio|mult|factor|expan|token_id|_id$|seed|eps")
+PADDING = re.compile(r"(^|_)pad(ding)?_(token_)?(id|idx|index)$")
 NO_FLAGS = re.compile(r"interval|freq|every|size|rate|level|path|_dir$|steps?$")
 TRUE = re.compile(r"bias|affine|residual|batch_?first|track|learnable|trainable|training")
 #: What makes a part of a model small that is configured by a dictionary.
@@ -131,6 +132,8 @@ def smaller(name: str, value: Any) -> Any:
     """A default value made small, keeping the proportions of a list; unchanged if it is small already."""
     if AXES.search(snake(name)) and isinstance(value, (list, tuple)) and len(value) in SPLIT:
         return type(value)(SPLIT[len(value)])
+    if type(value) is int and value >= VOCABULARY and PADDING.search(snake(name)):
+        return value % VOCABULARY  # a row of the table of embeddings, which is made small as well
     if isinstance(value, bool) or not is_size(name):
         return value
     small = number(name)

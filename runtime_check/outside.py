@@ -6,6 +6,8 @@ the stand-in for a dotted name, or None.
 """
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -307,6 +309,16 @@ MODELS = ("alexnet", "vgg11", "vgg16", "vgg19", "resnet18", "resnet34", "resnet5
           "mobilenet_v2", "densenet121", "inception_v3", "efficientnet_b0", "vit_b_16", "squeezenet1_0")
 
 
+def validated(validator: object) -> Callable[..., Any]:
+    """What makes fields of a data class that are looked at by a validator: plain fields."""
+
+    def field(**options: Any) -> Any:
+        known_ones = inspect.signature(dataclasses.field).parameters
+        return dataclasses.field(**{name: value for name, value in options.items() if name in known_ones})
+
+    return field
+
+
 def subplots(*args: object, **kwargs: object) -> tuple[Quiet, Quiet]:
     """A figure and its axes."""
     return Quiet(), Quiet()
@@ -332,6 +344,7 @@ RULES: list[tuple[str, Callable[[str], Any]]] = [
     (r"^(?:tyro\.|simple_parsing\.)(cli|parse)$", lambda name: configured),
     (r"^(?:gym|gymnasium)\.(?:spaces\.)?(?:utils\.)?(Space|Box|Discrete|Multi\w+|Dict|Tuple|flatdim)$", spaces.named),
     (r"^matplotlib\.pyplot\.(subplots)$", lambda name: subplots),
+    (r"^huggingface_hub\.dataclasses\.(as_validated_field)$", lambda name: validated),
     (r"^huggingface_hub\.constants\.(\w*(?:HOME|CACHE))$", lambda name: f"no_{name.lower()}"),
     (r"^huggingface_hub\.constants\.(\w*(?:OFFLINE|DISABLE|ENABLE)\w*)$", lambda name: "OFFLINE" in name),
 ]

@@ -1,9 +1,11 @@
 """What it takes to build Modules and to run their forward: values, inputs and repairs of real shapes of code."""
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import textwrap
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -280,3 +282,43 @@ def test_a_configuration_says_which_attention() -> None:
             def forward(self, x):
                 return self.attention(x)
     """, "Block")
+
+
+VALIDATED = """
+import dataclasses
+import torch
+from torch import nn
+from huggingface_hub.dataclasses import as_validated_field, strict
+
+
+@as_validated_field
+def positive(value):
+    if value < 0:
+        raise ValueError("too small")
+
+
+@strict(accept_kwargs=True)
+@dataclasses.dataclass
+class NetConfig:
+    vocab_size: int = 50000
+    pad_token_id: int | None = 40001
+    width: int = 8
+    scale: float = positive(default=0.5, metadata={"a": 1}, strict=True)
+
+
+class Net(nn.Module):
+    def __init__(self, config: NetConfig):
+        super().__init__()
+        self.table = nn.Embedding(config.vocab_size, config.width, config.pad_token_id)
+        self.scale = config.scale
+
+    def forward(self, ids: torch.LongTensor):
+        return self.table(ids) * self.scale
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("huggingface_hub") is not None, reason="nothing has to stand in")
+def test_fields_that_an_absent_package_validates_are_plain_and_padding_fits_a_small_table() -> None:
+    module: Any = built(VALIDATED, "Net").module
+    assert module.scale == 0.5 and module.table.num_embeddings <= 40
+    assert module.table.padding_idx == 40001 % module.table.num_embeddings
