@@ -114,6 +114,25 @@ EXAMPLES = [
 CLEAN = [
     """
     import torch
+    from torch.autograd import Function
+
+
+    class Nearest(Function):
+        @staticmethod
+        def forward(ctx, points, centers, k):
+            found = torch.cdist(centers, points).topk(k, largest=False).indices
+            ctx.mark_non_differentiable(found)
+            return found
+
+        @staticmethod
+        def backward(ctx, grad=None):
+            return ()
+
+
+    Nearest.apply(torch.ones(3, 2, requires_grad=True), torch.ones(1, 2), 1)
+    """,
+    """
+    import torch
 
 
     def grads(ctx, grad):
@@ -209,7 +228,7 @@ def check(model: FileModel) -> Iterator[Hit]:
     for cls in model.classes:
         backward = cls.methods.get("backward") if cls.is_function else None
         forward = cls.method("forward") if backward is not None else None
-        if backward is None or forward is None or backward.is_classmethod:
+        if backward is None or forward is None or backward.is_classmethod or never_runs(cls, forward):
             continue
         expected = arguments(cls, forward)
         if expected is None:
@@ -226,6 +245,17 @@ def check(model: FileModel) -> Iterator[Hit]:
             elif surplus > most:
                 told = f"backward gives {amount(surplus)} for {amount(most, 'argument')} of forward; drop the rest"
                 yield Hit(node, told)
+
+
+def never_runs(cls: ClassInfo, forward: FunctionInfo) -> bool:
+    """Whether all that forward returns is marked as not differentiable, so that torch never calls backward."""
+    marking = [forward, cls.method("setup_context")]
+    marked = {node.id for function in marking if function is not None for call in function.own_nodes
+              if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+              and call.func.attr == "mark_non_differentiable" for node in call.args if isinstance(node, ast.Name)}
+    given = [node.value for node in forward.own_nodes if isinstance(node, ast.Return)]
+    parts = [part for value in given for part in (value.elts if isinstance(value, ast.Tuple) else [value])]
+    return bool(parts) and all(isinstance(part, ast.Name) and part.id in marked for part in parts)
 
 
 def amount(number: int, word: str = "gradient") -> str:

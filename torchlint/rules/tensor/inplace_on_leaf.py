@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from torchlint.claims import Raises
 from torchlint.findings import Safety, Severity
 from torchlint.fixes.no_grad import under_no_grad
-from torchlint.model import Event, FileModel, FunctionInfo, Grad, Kind
+from torchlint.model import Event, FileModel, FunctionInfo, Grad
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL104", "inplace-on-leaf", Severity.ERROR, fix=Safety.UNSAFE)
@@ -160,6 +160,8 @@ CLEAN = [
                 p.detach_()
 
         def update(self):
+            fixed = nn.Linear(2, 2).requires_grad_(False)
+            fixed.weight.copy_(torch.ones(2, 2))
             for p, q in zip(self.average.parameters(), self.net.parameters()):
                 p.mul_(0.9).add_(q.detach(), alpha=0.1)
 
@@ -210,8 +212,9 @@ def refused(model: FileModel, event: Event) -> bool:
         return False
     if event.name.rpartition(".")[2] in HARMLESS or "maybe_number" in target.facts or target.optional:
         return False
-    owner = target.bound
-    return not (owner is not None and owner.kind is Kind.MODULE and may_be_frozen(model))
+    made = isinstance(target.site, ast.Call) and model.holds(target.site) and model.name_of(
+        target.site.func) == "torch.nn.Parameter"
+    return made or target.role == "leaf" or not may_be_frozen(model)
 
 
 def may_be_frozen(model: FileModel) -> bool:

@@ -97,6 +97,23 @@ EXAMPLES = [
 CLEAN = [
     """
     import torch
+
+
+    def measured(x):
+        seen.append(x.mean())
+        return x * 2
+
+
+    def main(device):
+        torch.zeros(1).to(device)  # the first use of a device takes long
+        measured(torch.ones(2)).detach()
+
+
+    seen = []
+    main("cpu")
+    """,
+    """
+    import torch
     from torch import nn
 
 
@@ -128,7 +145,7 @@ def check(model: FileModel) -> Iterator[Hit]:
                 if statement in model.tree.body and model.source.shows(statement.end_lineno or statement.lineno):
                     continue  # the output of a cell
                 value = model.value(receiver)
-                if value.is_tensor and not value.optional:
+                if value.is_tensor and not value.optional and not called_for_effect(model, receiver, name):
                     yield Hit(call, f"`.{name}(...)` returns a new tensor that is thrown away; assign it",
                               assigned(model, call, receiver, value.role), confidence=value.sure)
 
@@ -141,6 +158,14 @@ def wasted(model: FileModel, call: ast.Call, name: str) -> bool:
     if any(keyword.arg in ("out", "inplace", "non_blocking") for keyword in call.keywords if name != "to"):
         return False
     return entry.returns in ("tensor", "tensors")
+
+
+def called_for_effect(model: FileModel, receiver: ast.expr, name: str) -> bool:
+    """Whether a statement touches a device, or calls a function for what it does: nothing that lives on is meant."""
+    if not isinstance(receiver, ast.Call):
+        return False
+    known = knowledge.function(model.name_of(receiver.func)) is not None
+    return (name in ("to", "cuda") and known) or (model.function_named(receiver.func) is not None)
 
 
 def assigned(model: FileModel, call: ast.Call, receiver: ast.expr, role: str) -> Repair | None:
