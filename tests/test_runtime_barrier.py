@@ -76,6 +76,28 @@ def test_the_scratch_folder_can_be_used(kernel: bool, tmp_path: Path) -> None:
     assert attempt(textwrap.dedent(INSIDE), tmp_path, kernel=kernel) == 0
 
 
+def test_what_a_forked_process_reads_is_known(tmp_path: Path) -> None:
+    scratch, file = tmp_path / "scratch", tmp_path / "project" / "data.txt"
+    for folder in (scratch, file.parent):
+        folder.mkdir()
+    file.write_text("text")
+    process = os.fork()
+    if process == 0:
+        try:
+            guard = sandbox.enter(str(scratch), around=(str(file.parent),))
+            if os.fork() == 0:
+                file.read_text()
+                os.path.exists(file.with_name("absent.txt"))
+                os._exit(0)
+            os.wait()
+            (scratch / "found").write_text("\n".join(guard.files_read()))
+        finally:
+            os._exit(0)
+    os.waitpid(process, 0)
+    found = (scratch / "found").read_text().splitlines()
+    assert str(file) in found and str(file.with_name("absent.txt")) in found
+
+
 def test_a_system_without_landlock_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     assert barrier.version() == 0 and not barrier.raise_barrier(["/"])

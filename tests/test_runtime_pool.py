@@ -80,7 +80,7 @@ def test_a_hang_outside_python_is_ended_by_the_parent(pool: Pool) -> None:
     result = outcome(pool, "x = 10**13\nsum(range(x))\n", seconds=1.5)
     assert result.verdict is Verdict.CANNOT_TELL
     assert "no result within 1.5 s" in result.why
-    assert time.monotonic() - started < 6
+    assert time.monotonic() - started < 1.5 * clock.MOST + 6  # waiting for a processor does not count
 
 
 def test_an_endless_loop_ends_in_time(pool: Pool) -> None:
