@@ -124,6 +124,14 @@ CLEAN = [
         if rank in (0, 1):
             dist.all_reduce(data, group=group)
         return model
+
+
+    def flush(values, shared, rank):
+        if not shared and rank != 0:
+            return
+        if shared:
+            dist.all_reduce(values)
+        print(values)
     """,
 ]
 
@@ -150,10 +158,29 @@ def rank_condition(model: FileModel, owner: ast.AST, event: Event) -> tuple[str,
         return None
     for test, arm in (*event.guards, *leaving_before(model, event.node)):
         if isinstance(test, ast.If) and model.has(test) and model.owner(test) is owner:
+            if ruled_out(test, arm, event):
+                continue
             found = rank_test(model, test.test)
             if found is not None:
                 return found[0], found[1] is arm
     return None
+
+
+def ruled_out(test: ast.If, arm: bool, event: Event) -> bool:
+    """Whether no rank has left where an event is: `if not shared and rank != 0: return`, then `if shared: ...`."""
+    match test.test:
+        case ast.BoolOp(op=ast.And(), values=parts) if not arm:
+            needed = {stated(part, True) for part in parts}
+            return any(isinstance(guard, ast.If) and guard is not test and stated(guard.test, not side) in needed
+                       for guard, side in event.guards)
+    return False
+
+
+def stated(test: ast.expr, holds: bool) -> tuple[str, bool]:
+    """A condition without its `not`, and whether it holds."""
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, holds = test.operand, not holds
+    return ast.dump(test), holds
 
 
 def sub_group(event: Event) -> bool:

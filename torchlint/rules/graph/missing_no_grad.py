@@ -162,6 +162,27 @@ CLEAN = [
     from torch import nn
 
 
+    class Perceptual(nn.Module):
+        def __init__(self, features):
+            super().__init__()
+            self.features = features
+
+        def forward(self, x, target):
+            self.features.eval()
+            loss = 0
+            for _ in range(2):
+                loss = loss + (self.features(x) - self.features(target).detach()).square().mean()
+            return loss
+
+
+    x = torch.ones(1, 2, requires_grad=True)
+    Perceptual(nn.Linear(2, 2))(x, torch.ones(1, 2)).backward()
+    """,
+    """
+    import torch
+    from torch import nn
+
+
     def adversarial(net, data, attack):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for epoch in range(2):
@@ -269,12 +290,22 @@ def check(model: FileModel) -> Iterator[Hit]:
         events = model.flow(info.node).events
         if any(e.what in LEARNING for e in events) or wants_gradients(info, info.own_nodes):
             continue
-        call = next((event for event, _ in in_eval_mode(events)), None)
+        call = next((event for event, since in in_eval_mode(events) if not keeps_a_part(info, since)), None)
         if call is None or learned_from(info):
             continue
         if isinstance(info.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield Hit(call.node, "evaluation records a graph that nobody uses; decorate with `torch.no_grad()`",
                       add_no_grad_decorator(model, info.node), confidence=min(call.target.sure, Confidence.LIKELY))
+
+
+def keeps_a_part(info: FunctionInfo, since: Event) -> bool:
+    """Whether a Module sets a part of itself to eval mode: a frozen part, through which its users may learn."""
+    if info.cls is None or not info.cls.is_module:
+        return False
+    match since.node:
+        case ast.Call(func=ast.Attribute(value=ast.Attribute())):
+            return True
+    return False
 
 
 def learned_from(info: FunctionInfo) -> bool:
