@@ -167,6 +167,8 @@ class InputGuesser(Guesser):
             if asked.use.can_be_none:
                 yield Const(None)
             yield from self._states(asked)
+        elif text.endswith(("hidden_states", "_embeds")) and self._takes_tokens():
+            yield Tensor((b, t, self.width))  # what stands for tokens, or was made of them elsewhere
         elif TOKENS.search(text) and not self._float_entry(asked):
             high = self._vocabulary(asked)
             yield from (Tensor((b, t), "long", high), Tensor((b,), "long", high))
@@ -219,6 +221,11 @@ class InputGuesser(Guesser):
     def _float_entry(self, asked: Asked) -> bool:
         entry = self._entry(asked)
         return entry is not None and entry.kind == "float" and bool(asked.use.layers)
+
+    def _takes_tokens(self) -> bool:
+        """Whether the first layer of the module looks up numbers."""
+        entry = entry_of(self.module) if self.module is not None else None
+        return entry is not None and entry.kind == "long"
 
     def _states(self, asked: Asked) -> Iterator[Spec]:
         """Hidden states: of the recurrent layer that the module holds, else of the module's width."""

@@ -322,3 +322,24 @@ def test_fields_that_an_absent_package_validates_are_plain_and_padding_fits_a_sm
     module: Any = built(VALIDATED, "Net").module
     assert module.scale == 0.5 and module.table.num_embeddings <= 40
     assert module.table.padding_idx == 40001 % module.table.num_embeddings
+
+
+def test_hidden_states_of_another_module_are_no_tokens() -> None:
+    text = """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.hidden_size = 8
+                self.table = nn.Embedding(40, 8)
+
+            def forward(self, ids: torch.LongTensor, encoder_hidden_states=None, inputs_embeds=None):
+                return self.table(ids)
+    """
+    module: Any = built(text, "Net").module
+    guesser = InputGuesser(type(module).forward, module)
+    found = {item.name: guesser.inputs(guesser.asked(item)) for item in guesser.parameters()}
+    assert found["ids"][0].label == "torch.randint(40, (2, 8))"
+    assert {found[name][1].label for name in ("encoder_hidden_states", "inputs_embeds")} == {"torch.randn(2, 8, 8)"}
