@@ -1,4 +1,5 @@
-"""The user's factories of `[tool.torchlint.confirm.factories]`: whether they are there, and what they are for.
+"""The user's factories of `[tool.torchlint.confirm.factories]`, and marked functions: what they are for, and whether
+they are there.
 
 Nothing is run here. What a factory is to make is an error if the factory is missing, since nothing could be made;
 a name of something to make that fits nothing is a warning, since the code may be elsewhere.
@@ -7,17 +8,21 @@ a name of something to make that fits nothing is a warning, since the code may b
 from __future__ import annotations
 
 import ast
+import importlib.util
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from runtime_check.nearby import is_module
+from runtime_check.nearby import is_module, project_files
 from runtime_check.statements import bound
 from torchlint.config import Options, did_you_mean
 from torchlint.discover import discover
 from torchlint.files import show
 
 TABLE = "tool.torchlint.confirm.factories"
+MARK = "example_for"
+MOST_FILES = 3000  # of a project, that are looked through for marked functions
 
 
 class FactoryError(RuntimeError):
@@ -48,11 +53,12 @@ def names_in(file: str) -> set[str] | None:
     return bound(tree)
 
 
-def parsed(file: str) -> ast.Module | None:
-    """The tree of a file, or None."""
+def parsed(file: str, word: bytes = b"") -> ast.Module | None:
+    """The tree of a file that has a word in it, or None."""
     try:
         with open(file, "rb") as stream:
-            return ast.parse(stream.read())
+            text = stream.read()
+            return ast.parse(text) if word in text else None
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
 
@@ -75,6 +81,46 @@ def useless(options: Options, tried: Sequence[Tried] = ()) -> Iterator[str]:
         why = unfit(made, here) or misplaced(made, here, tried) if here else f"there is no module {module}"
         if why:
             yield f"{options.file}: {TABLE}: {name!r} is not used: {why}"
+
+
+def useless_marks(paths: Iterable[str], given: Sequence[str] = ()) -> Iterator[str]:
+    """A line for each function that is marked as an example for something that is not there, in projects of files."""
+    files: dict[str, None] = {}
+    for place in dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths):
+        if not any(os.path.dirname(file) == place for file in files):
+            files |= dict.fromkeys(itertools.islice(project_files(os.path.join(place, "_"), given), MOST_FILES))
+    for path in files:
+        tree = parsed(path, MARK.encode())
+        for node in ast.walk(tree) if tree is not None else ():
+            for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                why = missing(name, files) if (name := said(decorator)) else ""
+                if why:
+                    yield f"{show(path)}:{decorator.lineno}: {MARK}({name!r}) is not used: {why}"
+
+
+def missing(name: str, files: Iterable[str]) -> str:
+    """Why a name as "pkg.mod:Net" is that of nothing in some files or an installed package; "" if it may be there."""
+    module, _, made = name.partition(":")
+    here = next((one for one in files if is_module(one, module)), None)
+    if not made or (here is None and elsewhere(module)):
+        return ""
+    return unfit(made, here) if here else f"there is no module {module}"
+
+
+def said(decorator: ast.expr) -> str:
+    """The name, as "pkg.mod:Net", of what a decorator marks a function as an example for; "" if it says none so."""
+    match decorator:
+        case ast.Call(func=ast.Attribute(attr=word) | ast.Name(id=word), args=[ast.Constant(value=str() as name)]):
+            return name if word == MARK else ""
+    return ""
+
+
+def elsewhere(module: str) -> bool:
+    """Whether a module is an installed one. It is not imported."""
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def unfit(made: str, path: str) -> str:

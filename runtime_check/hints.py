@@ -9,12 +9,13 @@
 
 A factory takes nothing. For a Module or another class it returns an instance, or a tuple of an instance
 and the arguments of a call of it. For a function, method or autograd Function it returns the arguments:
-a tuple, a dictionary of named ones, or a single value.
+a tuple, a dictionary of named ones, or a single value. Those of a Function are the ones of its `apply`.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ import torch
 
 from runtime_check.elsewhere import alias_of, files_with
 from runtime_check.extract import Namespace, Target
-from runtime_check.functions import Example
+from runtime_check.functions import Example, has_setup
 from runtime_check.made import there_and_back
 from runtime_check.nearby import is_module
 from runtime_check.slices import Arguments
@@ -124,7 +125,28 @@ def given(hint: Hint, space: Namespace, target: Target) -> Arguments:
         if not isinstance(made, holder):
             raise HintError(f"{hint.label} gives no {holder.__name__}")
         return Arguments(made, *(spread(rest[0]) if len(rest) == 1 else (tuple(rest), {})))
+    if isinstance(holder, type):
+        return Arguments(None, applied_to(hint, holder, value), {})
     return Arguments(None, *spread(value))
+
+
+def applied_to(hint: Hint, function: Any, value: Any) -> tuple[Any, ...]:
+    """The arguments of `apply` that a factory gives, alone or after the Function. HintError if it takes others."""
+    match value:
+        case (None, tuple() as arguments):
+            value = arguments
+        case (first, tuple() as arguments) if first == function or first == function.apply:
+            value = arguments
+    given = value if isinstance(value, tuple) else (value,)
+    wanted = list(inspect.signature(function.forward).parameters.values())[0 if has_setup(function) else 1 :]
+    try:
+        inspect.Signature(wanted).bind(*given)
+    except TypeError as error:
+        names = ", ".join(str(parameter) for parameter in wanted)
+        raise HintError(
+            f"{hint.label} gives {len(given)} of the arguments of {function.__name__}.apply, ({names}): {error}"
+        ) from None
+    return given
 
 
 def spread(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from runtime_check.candidates import CODES, rules
 from runtime_check.evidence import Environment, Outcome, Verdict, cannot_tell
-from runtime_check.factories import FactoryError, Tried, factories_of, useless
+from runtime_check.factories import FactoryError, Tried, factories_of, useless, useless_marks
 from runtime_check.plan import SECONDS, Case, claim_of, from_finding
 from runtime_check.remedies import next_step
 from runtime_check.results import Confirmation, Result
@@ -346,13 +346,14 @@ def factories_for(request: Request) -> tuple[tuple[str, str], ...]:
 
 def unused_factories(options: Options, report: Report, outcomes: Mapping[int, Outcome],
                      findings: Sequence[Finding]) -> tuple[str, ...]:
-    """A line for each factory that is for nothing."""
+    """A line for each factory, and each marked function, that is for nothing."""
     tried = []
     for key, outcome in outcomes.items():
         finding = findings[key]
         target = target_of(finding, report.sources[finding.path])
         tried.append(Tried(finding.path, target.qualname, outcome.verdict is not Verdict.NOT_REACHED))
-    return tuple(useless(options, tried))
+    folders = tuple({os.path.dirname(os.path.abspath(path)) for path in report.sources})
+    return (*useless(options, tried), *useless_marks((one.path for one in findings), folders))
 
 
 def claim_name(finding: Finding) -> str:

@@ -16,6 +16,7 @@ PACKAGE = re.compile(r"package `([\w.-]+)` is not installed|No module named '([\
 NAME = re.compile(r"NameError: name '(\w+)' is not defined")
 VERSION = re.compile(r"`([\w.]+)` (?:has no|binds no name) `(\w+)`")
 FILE = re.compile(r"No such file or directory: '([^']+)'")
+HINT = re.compile(r"HintError: (\S+\(\))")
 COMPILED = re.compile(r"\b_C\b|_OpNamespace|torch\.ops\.")
 ABSTRACT = re.compile(r"NotImplementedError:? *(\(line \d+ of|$)|abstract class|You must implement the forward")
 COMPARED = re.compile(r"corrected|backward runs through this graph|so it is used|no check for|seems meant to"
@@ -41,7 +42,7 @@ def next_step(outcome: Outcome, path: str, name: str, seconds: float, code: str 
     if outcome.verdict in (Verdict.CONFIRMED, Verdict.REFUTED):
         return ""
     return (by_surroundings(outcome.why, path, seconds) or (by_claim(outcome.why, code) if code else "")
-            or by_example(path, name))
+            or by_example(path, name, code))
 
 
 def by_surroundings(why: str, path: str, seconds: float) -> str:
@@ -60,6 +61,8 @@ def by_surroundings(why: str, path: str, seconds: float) -> str:
         return f"--timeout {3 * seconds:g}"
     if re.search(r"^interrupted|could be started|closed the pipe|the process that runs", why):
         return "run it again"
+    if found := HINT.search(why):
+        return f"mend {found[1]}: it is to make them"
     if "meta device" in why:
         return "run it with tensors that hold values: on the CPU"
     if why.startswith("the code replaces"):
@@ -93,10 +96,11 @@ def by_claim(why: str, code: str) -> str:
     return ""
 
 
-def by_example(path: str, name: str) -> str:
+def by_example(path: str, name: str, code: str = "") -> str:
     """The step where arguments are lacking: how to give some."""
     if not name:
         return "put the code into a function, and mark another with @runtime_check.example_for that makes its arguments"
     holder, _, method = name.rpartition(".")
     subject = holder if holder and method in ("__init__", "forward", "__call__", "backward") else name
-    return f'mark a function that makes its arguments with @runtime_check.example_for("{dotted(path)}:{subject}")'
+    what = "returns the arguments of its apply, as a tuple," if code == "TL313" else "makes its arguments"
+    return f'mark a function that {what} with @runtime_check.example_for("{dotted(path)}:{subject}")'

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 pytest.importorskip("torch")
 
 import runtime_check
+from runtime_check.remedies import by_surroundings
 from torchlint.cli import main
 
 #: Nothing but a hint can make a `Secret` that the constructor takes, or find the key.
@@ -217,3 +218,75 @@ def test_nothing_is_guessed_in_place_of_a_factory_that_fails(body: str, said: st
     (row,) = json.loads(confirm("--select", "TL101").stdout)["results"]
     assert row["verdict"] in ("cannot-tell", "not-reached"), row
     assert f"factories.py:make() {said}" in row["why"], row
+
+
+FUNCTIONS = """import torch
+
+
+class Clamp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, low, high):
+        ctx.save_for_backward(x)
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * (x > 0), None, None
+"""
+DOCS = Path(__file__).parents[1] / "docs" / "confirm.md"
+
+
+def of_functions() -> Result:
+    """A run about the Function of the project."""
+    return CliRunner().invoke(main, ["confirm", "pkg/functions.py", "--select", "TL313", "--output-format", "json"])
+
+
+def examined() -> dict[str, Any]:
+    """What is said of the one Function of the project."""
+    (row,) = json.loads(of_functions().stdout)["examined"]
+    assert isinstance(row, dict)
+    return row
+
+
+def test_the_documented_example_of_a_function_runs() -> None:
+    blocks = [block.partition("```")[0] for block in DOCS.read_text(encoding="utf-8").split("```python\n")[1:]]
+    (block,) = (block for block in blocks if "pkg.functions:Clamp" in block)
+    write("pyproject.toml", "")
+    write("pkg/functions.py", FUNCTIONS)
+    write("tests/examples.py", block)
+    row = examined()
+    assert row["verdict"] == "confirmed" and "stands still" in row["why"], row
+
+
+@pytest.mark.parametrize(
+    ("returned", "verdict", "said"),
+    [
+        ("None, (torch.randn(8), -1.0, 1.0)", "confirmed", "stands still"),
+        ("Clamp.apply, (torch.randn(8), -1.0, 1.0)", "confirmed", "stands still"),
+        ("torch.randn(8), -1.0", "cannot-tell", "make() gives 2 of the arguments of Clamp.apply, (x, low, high)"),
+    ],
+)
+def test_arguments_of_a_function_are_those_of_apply(returned: str, verdict: str, said: str) -> None:
+    write("pyproject.toml", "")
+    write("pkg/functions.py", FUNCTIONS)
+    head = "import torch\nfrom pkg.functions import Clamp\nfrom runtime_check import example_for\n"
+    write("tests/examples.py", f"{head}@example_for('pkg.functions:Clamp')\ndef make():\n    return {returned}\n")
+    row = examined()
+    assert row["verdict"] == verdict and said in row["why"], row
+    assert verdict == "confirmed" or by_surroundings(row["why"], "", 1) == "mend examples.py:make(): it is to make them"
+
+
+def test_a_mark_for_something_that_is_not_there_is_told_with_its_place() -> None:
+    write("pyproject.toml", "")
+    write("pkg/functions.py", FUNCTIONS)
+    names = ("pkg.functions:Clamp", "pkg.functions:Clam", "pkg.gone:Net", "torch:Tensor")
+    marks = [f"@example_for({name!r})\ndef make_{number}():\n    return ()\n" for number, name in enumerate(names)]
+    write("tests/examples.py", "from runtime_check import example_for\n" + "".join(marks))
+    lines = [line.partition("warning: ")[2] for line in of_functions().stderr.splitlines()]
+    place = "tests/examples.py"
+    assert [line for line in lines if place in line] == [
+        f"{place}:5: example_for('pkg.functions:Clam') is not used: pkg/functions.py defines no Clam;"
+        " did you mean 'Clamp'?",
+        f"{place}:8: example_for('pkg.gone:Net') is not used: there is no module pkg.gone",
+    ]
