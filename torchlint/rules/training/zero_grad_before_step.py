@@ -123,6 +123,22 @@ EXAMPLES = [
 CLEAN = [
     """
     import torch
+    from torch import nn
+
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in torch.randn(3, 4, 2):
+        optimizer.zero_grad()
+        net(x).mean().backward()
+        norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        if norm > 10:
+            optimizer.zero_grad()  # this update is left out, but the optimizer counts it
+            optimizer.step()
+            break
+        optimizer.step()
+    """,
+    """
+    import torch
 
     a, b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
     opt_a, opt_b = torch.optim.SGD(a.parameters(), 0.1), torch.optim.SGD(b.parameters(), 0.1)
@@ -167,7 +183,7 @@ def clears(model: FileModel) -> Iterator[tuple[Event, Hit]]:
     for _, flow in training.functions_first(model):
         for step in flow.of("step"):
             clear = cleared(flow, step) if training.is_stepped(step) else None
-            if clear is not None:
+            if clear is not None and not skips_update(model, flow, step):
                 yield clear[1], Hit(
                     training.place_of(model, clear[1]),
                     "this clears the gradients that the step after it needs; clear before `backward()`",
@@ -192,6 +208,18 @@ def cleared(flow: Flow, step: Event) -> tuple[Event, Event] | None:
         elif event.what in ("step", "set_grad", "autograd_grad", "unknown_step"):
             return None
     return None
+
+
+def skips_update(model: FileModel, flow: Flow, step: Event) -> bool:
+    """Whether the step stands where a pass is given up, and the update is made elsewhere: gradients are dropped."""
+    statement = model.statement(training.place_of(model, step))
+    arm = model.parent(statement)
+    if not isinstance(arm, ast.If):
+        return False
+    block = arm.body if statement in arm.body else arm.orelse
+    return isinstance(block[-1], (ast.Break, ast.Continue, ast.Return)) and any(
+        other is not step and training.same(other.target, step.target) and arm not in {test for test, _ in other.guards}
+        for other in flow.of("step"))
 
 
 def covers(step: Event, clear: Event) -> bool:
