@@ -60,6 +60,13 @@ class Image:
     def tobytes(self) -> bytes:
         return bytes(self._plain().flatten().tolist())
 
+    def getdata(self, band: int | None = None) -> list[Any]:
+        """The pixels row by row: numbers for one channel, else tuples."""
+        rows = self.pixels.flatten(0, 1).tolist()
+        if band is not None or self.pixels.shape[2] == 1:
+            return [row[band or 0] for row in rows]
+        return [tuple(row) for row in rows]
+
     def getbands(self) -> tuple[str, ...]:
         return tuple(self.mode)
 

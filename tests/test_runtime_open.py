@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from runtime_check import causes
 from runtime_check.child import why_died
 from runtime_check.evidence import Outcome, Verdict
+from runtime_check.pictures import Image
 from runtime_check.plan import claim_of, from_finding
 from runtime_check.pool import Pool
 from runtime_check.remedies import next_step
@@ -304,3 +305,13 @@ def test_lack_of_memory_is_said_only_where_the_system_says_so(monkeypatch: pytes
     monkeypatch.setattr(causes, "kills_for_memory", lambda: 3)
     assert "memory" in why_died(killed, kills=2)
     assert why_died(killed, kills=3) == "the process was killed (signal 9)"
+
+
+# -- pictures -----------------------------------------------------------------------------------------------
+
+
+def test_the_pixels_of_a_picture_come_row_by_row() -> None:
+    picture = Image(torch.arange(12, dtype=torch.uint8).reshape(1, 4, 3))
+    assert picture.getdata() == [(0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)]
+    assert picture.getdata(1) == [1, 4, 7, 10]
+    assert Image(torch.arange(3, dtype=torch.uint8).reshape(1, 3, 1)).getdata() == [0, 1, 2]
