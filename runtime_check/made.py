@@ -26,6 +26,7 @@ from runtime_check.trace import Enough, OutOfTime
 from runtime_check.training import TrainingGuesser, recipes_for
 from runtime_check.world import Recipe
 
+INSTANCES = 2  # of a module on which a method of it is called
 CONSTRUCTED = 16  # ways to construct a class that are tried for one of its methods
 
 
@@ -142,6 +143,8 @@ class Maker:
                 continue
             if name not in ("", "forward", "__init__", "__call__") and not self.reaches(action.run):
                 rest.append(action)
+                if len(rest) >= INSTANCES:
+                    break  # the rest of the time is for calls of the method itself
                 continue
             yield action
             if item.inputs is not None and name in ("", "__init__"):

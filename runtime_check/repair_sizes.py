@@ -151,7 +151,8 @@ def grow(context: Context, match: re.Match[str]) -> Iterator[Assignment]:
                 if size > spec.shape[-1]:
                     yield context.arguments.put(name, spec.resize((*spec.shape[:-2], size, size)))
         elif len(spec.shape) == 3:
-            for size in dict.fromkeys((32, 128, 512, min(16 * spec.shape[-1], LONGEST))):
+            steps = min(16 * spec.shape[-1], LONGEST) if re.search(r"per channel: \(\d+\)", context.text) else 32
+            for size in dict.fromkeys((32, 128, 512, steps)):
                 yield context.arguments.put(name, spec.resize((*spec.shape[:-1], size)))
                 yield context.arguments.put(name, spec.resize((spec.shape[0], size, spec.shape[2])))
         elif spec.shape:

@@ -250,6 +250,13 @@ def test_errors_inside_the_code_name_what_to_try(text: str, shape: tuple[int, ..
                       for one in found for _, spec in one.items]
 
 
+def test_only_what_is_long_in_one_direction_is_made_very_long() -> None:
+    text = "Calculated padded input size per channel: (2 x 2). Kernel size: (3 x 3). Kernel size can't be greater"
+    given = Assignment((("x", Tensor((2, 3, 512))),))
+    found = list(repairs(Context(given, Failure(RuntimeError(text), 9, ()), lambda x: x, {})))
+    assert found and all(max(spec.shape) <= 512 for one in found for _, spec in one.leaves())
+
+
 def test_failures_that_nothing_changes_are_repaired_a_few_times_only() -> None:
     repaired: list[Assignment] = []
 
@@ -380,6 +387,35 @@ def test_time_for_models_beyond_its_share_is_not_taken_from_a_search(monkeypatch
     left = (next(given), maker.left)[1]
     slow(space, 0.0)
     assert next(given, None) is None and maker.left > left - 0.1
+
+
+MANY = """
+import torch
+from torch import nn
+
+
+class Many(nn.Module):
+    made = 0
+
+    def __init__(self, a: int = 64, b: int = 64, c: int = 64, d: int = 64, e: bool = False):
+        super().__init__()
+        Many.made += 1
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        Many.called = getattr(Many, "called", 0) + 1
+        return self.layer(x)
+
+    def decode(self, x: torch.Tensor):
+        return x + 1  #decode
+"""
+
+
+def test_few_instances_are_made_for_a_method_that_forward_does_not_call() -> None:
+    space, line = Namespace(MANY, "many_case.py"), line_of(MANY, "decode")
+    labels = [action.label for action in Maker(space, target_at(MANY, line), 3.0).actions()]
+    assert ").decode(" in labels[0], labels
+    assert len([label for label in labels if "decode" not in label]) == 2, labels
 
 
 # -- wholes ---------------------------------------------------------------------------------------
