@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
 from runtime_check import causes
 from runtime_check.child import why_died
@@ -311,6 +311,7 @@ def test_lack_of_memory_is_said_only_where_the_system_says_so(monkeypatch: pytes
 
 
 def test_the_pixels_of_a_picture_come_row_by_row() -> None:
+    torch = pytest.importorskip("torch")
     picture = Image(torch.arange(12, dtype=torch.uint8).reshape(1, 4, 3))
     assert picture.getdata() == [(0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)]
     assert picture.getdata(1) == [1, 4, 7, 10]
