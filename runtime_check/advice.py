@@ -167,13 +167,18 @@ def keep_batch(node: ast.stmt, place: Place) -> ast.stmt | None:
 
 
 def evaluating(node: ast.stmt, place: Place) -> ast.stmt | list[ast.stmt] | None:
-    """Advice of missing-eval: `m.train()` becomes `m.eval()`, before a call of a model comes `.eval()`."""
+    """Advice of missing-eval and of eval-after-load-missing: `m.train()` becomes `m.eval()`, before a call of a model,
+    or after what it has loaded, comes `.eval()`."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="train") as function, args=[])):
             function.attr = "eval"
             return node
     for call in ast.walk(node):
         match call:
+            case ast.Call(func=ast.Attribute(value=model, attr="load_state_dict"), lineno=line, col_offset=start) if (
+                line, start
+            ) == place:
+                return [node, ast.Expr(applied("eval")(model))]
             case ast.Call(func=ast.Name() | ast.Attribute() as model, lineno=line, col_offset=start):
                 plain = not any(isinstance(part, ast.Call) for part in ast.walk(model))
                 if plain and (line, start) == place:

@@ -316,3 +316,33 @@ def test_the_pixels_of_a_picture_come_row_by_row() -> None:
     assert picture.getdata() == [(0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)]
     assert picture.getdata(1) == [1, 4, 7, 10]
     assert Image(torch.arange(3, dtype=torch.uint8).reshape(1, 3, 1)).getdata() == [0, 1, 2]
+
+
+# -- checkpoints --------------------------------------------------------------------------------------------
+
+LOADED = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout({p})
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.fc(self.drop(x))
+
+
+net = Net()
+net.load_state_dict(torch.load("model.pt"))  #!
+with torch.no_grad():
+    print(net(torch.ones(2, 4)))
+"""
+
+
+@pytest.mark.parametrize(("p", "verdict"), [("0.5", CONFIRMED), ("0.0", REFUTED)])
+def test_a_made_up_checkpoint_shows_what_eval_changes(pool: Pool, p: str, verdict: Verdict) -> None:
+    found = outcome(pool, LOADED.format(p=p), "TL529")
+    assert found.verdict is verdict and "made-up files" in found.how, found
