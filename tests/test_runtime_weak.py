@@ -308,9 +308,8 @@ class Net(nn.Module):
 
 
 def test_what_the_correction_stores_elsewhere_is_compared(pool: Pool) -> None:
-    fixed, advised = outcomes(pool, INITIALISED, "TL102")
-    assert fixed.verdict is Verdict.CONFIRMED and "with the fix" in fixed.why, fixed
-    assert advised.verdict is Verdict.CONFIRMED and "with the advice" in advised.why, advised
+    for fixed in outcomes(pool, INITIALISED, "TL102"):
+        assert fixed.verdict is Verdict.CONFIRMED and "with the fix" in fixed.why, fixed
 
 
 def test_memory_that_is_not_set_is_compared_by_its_form(pool: Pool) -> None:
