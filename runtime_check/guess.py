@@ -158,7 +158,8 @@ class Guesser:
         elif use.keys:
             yield self.table(asked)
         elif use.is_object and not use.calls and not use.is_tensor:
-            if use.methods & {"parameters", "named_parameters", "state_dict", "modules", "eval", "train", "children"}:
+            if use.methods & {"parameters", "named_parameters", "state_dict", "modules", "eval", "train", "children",
+                              "get_classifier", "reset_classifier"}:
                 yield from self.modules(asked)
             elif use.attributes:
                 yield from self.configs(asked)

@@ -5,6 +5,7 @@ factories of such layers.
 """
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -26,7 +27,13 @@ def of_name(name: str) -> Any:
 
 
 #: Methods that prepare a layer for use; a layer with nothing to prepare does nothing.
-PREPARATIONS = frozenset({"reset_parameters", "reset", "init_weights", "initialize", "init_parameters"})
+PREPARATIONS = frozenset({
+    "reset_parameters", "reset", "reset_classifier", "init_weights", "initialize", "init_parameters",
+})
+
+
+#: Methods that give the last layer of a model.
+HEADS = re.compile(r"^get_(\w+_)?(classifier|head|fc)$")
 
 
 def nothing(*args: object, **options: object) -> None:
@@ -51,6 +58,8 @@ class PassThrough(nn.Module):  # type: ignore[misc]
         except AttributeError:
             if name in PREPARATIONS:
                 return nothing
+            if HEADS.search(name):
+                return lambda *args: nn.Linear(of_name("num_features"), of_name("num_classes"))
             if name.startswith("_") or type(of_name(name)) is not int or name in ("weight", "bias"):
                 raise
             return of_name(name)  # `backbone.num_features`, `encoder.hidden_size`

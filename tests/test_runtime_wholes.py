@@ -418,6 +418,30 @@ def test_few_instances_are_made_for_a_method_that_forward_does_not_call() -> Non
     assert len([label for label in labels if "decode" not in label]) == 2, labels
 
 
+POOLED = """
+import torch
+from torch import nn
+
+
+class Pooled(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        last = self.base.get_classifier()
+        self.base.conv = nn.Conv2d(self.base.num_features, self.base.num_classes, kernel_size=1)
+        shape = self.base.conv.weight.size()
+        self.base.conv.weight.data.copy_(last.weight.data.view(shape))  #copied
+        self.base.reset_classifier(0)
+
+    def forward(self, x):
+        return self.base.conv(self.base(x))
+"""
+
+
+def test_a_model_that_is_given_has_a_last_layer() -> None:
+    assert reached(POOLED, "copied")
+
+
 # -- wholes ---------------------------------------------------------------------------------------
 
 NESTED = """
