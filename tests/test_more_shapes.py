@@ -183,3 +183,30 @@ def test_the_steps_of_another_phase_show_that_a_net_is_trained() -> None:
     text = f"{PHASES}{fit}\n{check}\n"
     assert lines(text, "TL514") == [7]
     assert lines(text.replace("net.train()", "net.train(phase == 'fit')"), "TL514") == []
+
+
+LAZY = """
+import torch
+from torch.utils.data import Dataset
+
+
+class Lazy(Dataset):
+    def __init__(self, size):
+        self.size = size
+        self.x = None
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        if self.x is None:
+            self.x = torch.randint(0, 9, (self.size, 4))
+            self.x[:, :2].fill_(0)
+        return self.x[index]
+"""
+
+
+def test_data_may_be_made_when_they_are_first_asked_for() -> None:
+    assert lines(LAZY, "TL525") == []
+    kept = LAZY.replace("self.x = None", "self.x = torch.ones(size, 4)").replace("if self.x is None:", "if index:")
+    assert lines(kept.replace("self.x = torch.randint(0, 9, (self.size, 4))", "pass"), "TL525") == [17]

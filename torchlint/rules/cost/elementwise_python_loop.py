@@ -98,6 +98,10 @@ CLEAN = [
 
 
     print(Loss()([torch.ones(2), torch.ones(3)]))
+    tokens = torch.arange(20)
+    rows = [[] for _ in range(tokens.size(0))]
+    for i in range(tokens.size(0)):
+        rows[i].append(tokens[i])
     """,
     """
     import torch
@@ -234,8 +238,9 @@ def elementwise(model: FileModel, statement: ast.stmt, variables: frozenset[str]
             return arithmetic(model, left, variables) and arithmetic(model, right, variables) and all_elementwise(
                 model, [*body, *orelse], variables)
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=holder, attr="append"), args=[value])):
-            return model.value(holder).kind is Kind.LIST and arithmetic(model, value, variables) and uses_elements(
-                model, value, variables)
+            own = any(isinstance(n, ast.Name) and n.id in variables for n in ast.walk(holder))  # a list for each pass
+            return not own and model.value(holder).kind is Kind.LIST and arithmetic(
+                model, value, variables) and uses_elements(model, value, variables)
         case ast.Assign(targets=[ast.Subscript() as target], value=value):
             return element(model, target, variables) and not reads(value, target) and arithmetic(
                 model, value, variables)

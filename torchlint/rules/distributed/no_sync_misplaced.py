@@ -62,6 +62,17 @@ EXAMPLES = [
 
 CLEAN = [
     """
+    from brains import Brain
+
+
+    class Learner(Brain):
+        def fit_batch(self, batch):
+            loss = self.objective(batch)
+            with self.no_sync(False):
+                self.scaler.scale(loss).backward()
+            self.optimizer.step()
+    """,
+    """
     import contextlib
 
 
@@ -97,7 +108,10 @@ def check(model: FileModel) -> Iterator[Hit]:
 
 
 def enters_no_sync(model: FileModel, expr: ast.expr) -> bool:
-    """Whether a context expression is (or may be) `ddp.no_sync()`, directly or through a name."""
+    """Whether a context expression is (or may be) `ddp.no_sync()`, directly or through a name.
+
+    That takes no arguments: a method of this name that does belongs to something else.
+    """
     if isinstance(expr, ast.Name):
         for scope in model.scopes(expr):
             if expr.id in scope.bindings:
@@ -108,7 +122,7 @@ def enters_no_sync(model: FileModel, expr: ast.expr) -> bool:
         return True
     return any(
         isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "no_sync"
-        for node in ast.walk(expr)
+        and not node.args and not node.keywords for node in ast.walk(expr)
     )
 
 

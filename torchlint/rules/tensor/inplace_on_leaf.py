@@ -108,6 +108,26 @@ EXAMPLES = [
 
 CLEAN = [
     """
+    from functools import partial
+
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+            self.apply(self.start)
+
+        def start(self, module):
+            fill = partial(nn.init.normal_, mean=0.0, std=0.1)
+            if isinstance(module, nn.Linear):
+                fill(module.weight)
+
+
+    Net()
+    """,
+    """
     import torch
     from torch import nn
 
@@ -210,6 +230,8 @@ def refused(model: FileModel, event: Event) -> bool:
     target = event.target
     if event.depth or event.grad is not True or target.grad is not Grad.YES or target.role not in ("parameter", "leaf"):
         return False
+    if event.name.startswith("torch.nn.init."):
+        return False  # these turn gradients off themselves
     if event.name.rpartition(".")[2] in HARMLESS or "maybe_number" in target.facts or target.optional:
         return False
     made = isinstance(target.site, ast.Call) and model.holds(target.site) and model.name_of(

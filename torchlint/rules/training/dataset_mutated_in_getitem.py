@@ -378,16 +378,22 @@ def check(model: FileModel) -> Iterator[Hit]:
 def in_kept_tensors(
     model: FileModel, cls: ClassInfo, method: FunctionInfo
 ) -> Iterator[tuple[ast.stmt, tuple[object, ...]]]:
-    """In-place changes of known tensors that share memory with what the dataset keeps, in helpers too."""
+    """In-place changes of tensors that share memory with what the dataset keeps, in helpers too."""
     kept = {storage for base in cls.project_mro for name in base.stores for storage in storages(cls.attr(name))}
     for event in model.flow(method.node).of("inplace"):
         statement = model.statement(training.place_of(model, event))
-        if event.target.storage in kept and not keeps_record(method, statement):
+        if event.target.storage in kept - set(method.own_nodes) and not keeps_record(method, statement):
             yield statement, (event.target.storage, event.path)
 
 
+def made_here(method: FunctionInfo) -> set[str]:
+    """The attributes that a method sets itself: data that are made when first asked for."""
+    return {target.attr for node in method.own_nodes if isinstance(node, ast.Assign) for target in node.targets
+            if isinstance(target, ast.Attribute)}
+
+
 def storages(value: Value) -> Iterator[object]:
-    """What tells apart the memory of a tensor, or of the tensors in a container."""
+    """The memory of a tensor, or of the tensors in a container."""
     if value.storage is not None:
         yield value.storage
     for part in value.parts():
@@ -500,7 +506,8 @@ def is_stored(model: FileModel, cls: ClassInfo, method: FunctionInfo, value: ast
             return stored.get(name, False)
         case ast.Attribute(value=ast.Name(id=me), attr=attr):
             kept = any(attr in each.stores for each in cls.project_mro)
-            return me == method.self_name and kept and cls.attr(attr).kind is not Kind.DATASET
+            own = me == method.self_name and kept and attr not in made_here(method)
+            return own and cls.attr(attr).kind is not Kind.DATASET
         case ast.Subscript(value=inner, slice=index):
             if isinstance(index, ast.Constant) and isinstance(index.value, str):
                 return model.value(inner).kind is Kind.DICT and is_stored(model, cls, method, inner, stored)
