@@ -226,9 +226,17 @@ CLEAN = [
             self.last = total  # one graph, whatever the number of calls
 
 
+    def parts(nets, x):
+        outputs = []
+        for i in range(len(nets)):
+            outputs.append(nets[i](x))
+        print(torch.stack(outputs).sum(0).shape)
+
+
     recorder = Recorder()
     for _ in range(3):
         recorder.run(torch.ones(2, 1, 2))
+    parts([nn.Linear(2, 1), nn.Linear(2, 1)], torch.ones(1, 2))
     """,
     """
     import torch
@@ -551,9 +559,18 @@ def within(model: FileModel, node: ast.AST, outer: ast.AST) -> bool:
 
 def measures(model: FileModel, function: ast.AST, store: Store, loop: ast.AST) -> bool:
     """Whether the values come from a module that is called in the loop, not from the loop over its parts."""
-    calls = [e for e in model.flow(function).of("call") if loop in e.loops and e.grad is not False]
+    calls = [e for e in model.flow(function).of("call")
+             if loop in e.loops and e.grad is not False and not one_of_many(e.node, loop)]
     return bool(calls) and not any(loop in e.loops for e in model.flow(function).of("backward")
                                    if any(keeping.shares(e.target, value) for value in store.values))
+
+
+def one_of_many(call: ast.AST, loop: ast.AST) -> bool:
+    """Whether each pass calls another module: `nets[i](x)`."""
+    match call, loop:
+        case ast.Call(func=ast.Subscript(slice=ast.Name(id=index))), ast.For(target=ast.Name(id=name)):
+            return index == name
+    return False
 
 
 def repair(model: FileModel, store: Store, held: list[Value], *, safe: bool) -> Repair | None:
