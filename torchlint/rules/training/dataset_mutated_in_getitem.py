@@ -494,7 +494,7 @@ def writes(method: str) -> bool:
 
 
 def shares(method: str) -> bool:
-    """Whether a tensor method returns the tensor itself or a view of it."""
+    """Whether a tensor method returns the tensor or a view."""
     entry = knowledge.method(method)
     return entry is not None and (entry.inplace or entry.view)
 
@@ -522,7 +522,7 @@ def is_stored(model: FileModel, cls: ClassInfo, method: FunctionInfo, value: ast
 
 
 def array_names(model: FileModel, method: FunctionInfo) -> set[str]:
-    """Names that the method treats as arrays: a mutable number would not be one."""
+    """Names that the method treats as arrays."""
     found = set()
     for path, attributes in method.used_methods.items():
         words = {attribute.removesuffix("()") for attribute in attributes}
