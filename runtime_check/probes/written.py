@@ -18,7 +18,7 @@ MOST = 6  # executions that are looked at
 FACTORS = (10.0, -10.0, 100.0)  # for made-up inputs, where the write changes nothing with them as they are
 NO_WRITES = {"requires_grad_", "detach_", "share_memory_"}
 #: In-place operations whose names do not end in an underscore.
-OPERATORS = {"__setitem__", "__set__", *(f"__i{name}__" for name in (
+OPERATORS = {"__setitem__", *(f"__i{name}__" for name in (
     "add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"))}
 
 
@@ -62,7 +62,8 @@ class Writes(TorchFunctionMode):  # type: ignore[misc]
 def written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors that an operation writes to."""
     name = getattr(func, "__name__", "")
-    in_place = name in OPERATORS or (name.endswith("_") and not name.endswith("__") and name not in NO_WRITES)
+    stored = name == "__set__" and getattr(getattr(func, "__self__", None), "__name__", "") == "data"  # not `.grad`
+    in_place = stored or name in OPERATORS or (name.endswith("_") and not name.endswith("__") and name not in NO_WRITES)
     return [*graphs.flat(args[:1] if in_place else ()), *graphs.flat(kwargs.get("out"))]
 
 

@@ -94,7 +94,8 @@ EXAMPLES = [
 
             def init_weights(self, start):
                 self.weight.data.copy_(start)  #!
-                self.weight.data.clamp_(min=-0.5)  #!
+                least = -0.5
+                self.weight.data.clamp_(min=least)  #!
                 if start.sum() > 0:
                     self.bias.data.add_(1)  #!
 
@@ -119,8 +120,9 @@ EXAMPLES = [
             def init_weights(self, start):
                 with torch.no_grad():
                     self.weight.copy_(start)
+                least = -0.5
                 with torch.no_grad():
-                    self.weight.clamp_(min=-0.5)
+                    self.weight.clamp_(min=least)
                 if start.sum() > 0:
                     with torch.no_grad():
                         self.bias.add_(1)
