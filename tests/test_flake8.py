@@ -152,3 +152,12 @@ def test_the_installed_entry_point_is_what_flake8_loads() -> None:
 
     assert entry.load() is Plugin
     assert (Plugin.name, Plugin.version) == ("torchlint", __version__)
+
+
+def test_what_the_configuration_excludes_is_passed_over() -> None:
+    Path("pyproject.toml").write_text('[tool.torchlint]\nexclude = ["vendored/"]\n', encoding="utf-8")
+    Path("vendored").mkdir()
+    for name in ("own.py", "vendored/other.py"):
+        Path(name).write_text(UNKNOWN, encoding="utf-8")
+    found = lines(flake8("--select", "TL", "."))
+    assert [line.partition(":")[0] for line in found] == ["./own.py"]

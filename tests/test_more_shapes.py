@@ -210,3 +210,78 @@ def test_data_may_be_made_when_they_are_first_asked_for() -> None:
     assert lines(LAZY, "TL525") == []
     kept = LAZY.replace("self.x = None", "self.x = torch.ones(size, 4)").replace("if self.x is None:", "if index:")
     assert lines(kept.replace("self.x = torch.randint(0, 9, (self.size, 4))", "pass"), "TL525") == [17]
+
+
+GAN = """
+import torch
+from torch import nn
+
+g, d = nn.Linear(2, 2), nn.Linear(2, 1)
+og, od = torch.optim.SGD(g.parameters(), 0.1), torch.optim.SGD(d.parameters(), 0.1)
+for _ in range(4):
+    fake = g(torch.ones(4, 2))
+    loss_d = d(fake).mean()
+    od.zero_grad()
+    loss_d.backward(retain_graph=True)
+    od.step()
+    loss_g = -d(fake).mean()
+    loss_g.backward()
+    og.step()
+"""
+
+
+def test_what_another_optimizer_was_stepped_with_is_cleared_too() -> None:
+    (found,) = lint_source(GAN, options=Options(select=("TL501",)))
+    assert found.fix is not None
+    (edit,) = found.fix.edits
+    assert edit.text.strip() == "og.zero_grad()" and GAN.splitlines()[edit.span.line - 1].strip() == "loss_g.backward()"
+
+
+ACCUMULATED = """
+import torch
+from torch import nn
+
+net = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+scaler = torch.amp.GradScaler("cpu")
+for i in range(8):
+    scaler.scale(net(torch.ones(4, 2)).mean() / 2).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    if i % 2:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+
+
+def test_gradients_are_unscaled_once_for_each_step() -> None:
+    (found,) = lint_source(ACCUMULATED, options=Options(select=("TL509",)))
+    assert found.fix is None
+    always = ACCUMULATED.replace("    if i % 2:\n", "").replace("        ", "    ")
+    (found,) = lint_source(always, options=Options(select=("TL509",)))
+    assert found.fix is not None
+
+
+MIDDLE = """
+from torch.autograd import Function
+
+
+class Scale(Function):
+    @staticmethod
+    def forward(ctx, x, k, w):
+        ctx.save_for_backward(x, w)
+        ctx.k = k
+        return x * w * k
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w * ctx.k, g * x * ctx.k
+"""
+
+
+def test_none_is_added_only_for_a_last_argument_without_gradient() -> None:
+    (found,) = lint_source(MIDDLE, options=Options(select=("TL303",)))
+    assert found.fix is None
+    (found,) = lint_source(MIDDLE.replace("x, k, w", "x, w, k"), options=Options(select=("TL303",)))
+    assert found.fix is not None

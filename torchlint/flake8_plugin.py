@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from torchlint import __version__
 from torchlint.builtin import every_rule
 from torchlint.config import ConfigError
+from torchlint.discover import excluded
 from torchlint.engine import check, roots, unchecked
 from torchlint.files import STDIN, Source, show
 from torchlint.findings import Finding
@@ -64,6 +65,7 @@ class Plugin:
         cls.noqa = not options.disable_noqa
         cls.paths = tuple(options.filenames or ())
         _selection.cache_clear()
+        _passed_over.cache_clear()
         _project.cache_clear()
         try:
             _selection(os.getcwd(), cls.select, cls.preview)
@@ -80,6 +82,8 @@ class Plugin:
         path = self._path if self._path == STDIN else show(self._path)
         try:
             folder = os.getcwd() if path == STDIN else os.path.dirname(os.path.abspath(path))
+            if path != STDIN and _passed_over(os.path.abspath(path), folder):
+                return []
             selection = _selection(folder, self.select, self.preview)
         except ConfigError as error:
             return [unchecked(path, str(error))]
@@ -92,6 +96,13 @@ def _selection(folder: str, chosen: tuple[str, ...] | None, preview: bool | None
     """The rules for files in `folder`: those of its configuration, or those that flake8's options name."""
     known = every_rule()
     return select(configured([folder], known).changed(select=chosen, preview=preview), known)
+
+
+@functools.cache
+def _passed_over(path: str, folder: str) -> bool:
+    """Whether the configuration of a file's folder excludes it: flake8 finds the files without asking us."""
+    options = configured([folder], every_rule())
+    return excluded(path, options.exclude, options.base)
 
 
 @functools.cache

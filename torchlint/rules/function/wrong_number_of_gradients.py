@@ -241,7 +241,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             given, surplus = count
             if given < least:
                 told = f"backward gives {amount(given)} for {amount(least, 'argument')} of forward; return one for each"
-                yield Hit(node, told, pad(model, node) if least - given == 1 else None)
+                yield Hit(node, told, pad(model, node) if least - given == 1 and not is_saved(forward) else None)
             elif surplus > most:
                 told = f"backward gives {amount(surplus)} for {amount(most, 'argument')} of forward; drop the rest"
                 yield Hit(node, told)
@@ -261,6 +261,13 @@ def never_runs(cls: ClassInfo, forward: FunctionInfo) -> bool:
 def amount(number: int, word: str = "gradient") -> str:
     """`1 gradient`, `2 gradients`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def is_saved(forward: FunctionInfo) -> bool:
+    """Whether forward saves its last argument for backward: the missing gradient is another one's, then."""
+    last = forward.params[-1].arg
+    return any(isinstance(arg, ast.Name) and arg.id == last for call in forward.calls
+               if isinstance(call.func, ast.Attribute) and call.func.attr == "save_for_backward" for arg in call.args)
 
 
 def arguments(cls: ClassInfo, forward: FunctionInfo) -> tuple[int, int] | None:

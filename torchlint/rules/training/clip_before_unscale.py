@@ -256,7 +256,9 @@ def knows_scale(model: FileModel, clip: ast.AST) -> bool:
 
 
 def unscale_first(model: FileModel, clip: Event, step: Event) -> Repair | None:
-    """`scaler.unscale_(optimizer)` before the clip."""
+    """`scaler.unscale_(optimizer)` before the clip, which torch takes once for each step."""
+    if not set(step.guards) <= set(clip.guards):
+        return None  # several clips for one step
     match training.place_of(model, step), training.place_of(model, clip):
         case ast.Call(func=ast.Attribute(value=scaler), args=[optimizer, *_]) as end, ast.Call() as call if (
             model.owner(end) is model.owner(call) or all(seen_from(model, call, each) for each in (scaler, optimizer))

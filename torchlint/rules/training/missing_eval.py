@@ -305,11 +305,15 @@ def check(model: FileModel) -> Iterator[Hit]:
             place = training.place_of(model, event)
             if cause is not None and cause not in seen and used(model, place) and not samples(model, flow, place):
                 seen.add(cause)
-                yield Hit(
-                    cause,
-                    "evaluated in training mode: dropout and batch norm stay active; call `eval()`",
-                    confidence=event.target.sure,
-                )
+                yield Hit(cause, told(model, cause, place), confidence=event.target.sure)
+
+
+def told(model: FileModel, cause: ast.AST, call: ast.AST) -> str:
+    """The message, with the place of the evaluation if the report stands elsewhere."""
+    mode, place = getattr(cause, "lineno", 0), getattr(call, "lineno", 0)
+    if mode == place or model.source.path.endswith(".ipynb"):  # whose lines are counted in cells
+        return "evaluated in training mode: dropout and batch norm stay active; call `eval()`"
+    return f"training mode lasts until the evaluation on line {place}; call `eval()` before it"
 
 
 def training_mode(model: FileModel, owner: ast.AST, flow: Flow, call: Event) -> ast.AST | None:

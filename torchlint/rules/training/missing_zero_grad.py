@@ -293,7 +293,12 @@ def uncleared(flow: Flow, step: Event) -> Event | None:
     made_here = any(e.what == "make_optimizer" and not training.different(e.target, step.target) for e in inside)
     if not backwards or made_here or any(training.clears(event, step.target) for event in inside):
         return None
-    return backwards[0]
+    own = backwards
+    for event in inside[: inside.index(step)]:
+        if event.what == "step" and training.different(event.target, step.target):
+            # What another optimizer was stepped with is not meant for this one.
+            own = [e for e in backwards if inside.index(e) > inside.index(event)] or own
+    return own[0]
 
 
 def repeated_by(flow: Flow, step: Event) -> ast.AST | None:
