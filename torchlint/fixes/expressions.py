@@ -22,6 +22,14 @@ def source_of(model: FileModel, node: ast.AST) -> str:
     return place.text[start:end]
 
 
+def operand(model: FileModel, node: ast.expr, least: int = PRIMARY) -> str:
+    """The text of a node to put an operator of level `least` behind, or a `.`: in parentheses where it needs them."""
+    if own := parens(model, node):
+        return layout(model.source).text[slice(*own[0])]
+    text = source_of(model, node)
+    return f"({text})" if text_level(text)[0] < least else text
+
+
 def in_fstring(model: FileModel, node: ast.AST) -> bool:
     """Whether a node stands inside an f-string."""
     for parent in model.ancestors(node):

@@ -5,7 +5,7 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torchlint.fixes.expressions import Edits, source_of
+from torchlint.fixes.expressions import Edits, operand, source_of
 from torchlint.fixes.reorder import guard_of, reorder, sibling_of
 from torchlint.fixes.statements import insert_before
 from torchlint.model import training
@@ -37,7 +37,7 @@ def clip_before_scaled_step(
                 if behind:
                     return behind
         case ast.Call(func=ast.Attribute(value=scaler, attr="step"), args=[optimizer, *_]), []:
-            first = insert_before(model, target, f"{source_of(model, scaler)}.unscale_({source_of(model, optimizer)})")
+            first = insert_before(model, target, f"{operand(model, scaler)}.unscale_({source_of(model, optimizer)})")
         case _:
             return ()
     moving = reorder(model, node, before=call, never=never)

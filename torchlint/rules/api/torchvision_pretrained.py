@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.layout import layout
+from torchlint.fixes.precedence import OR
 from torchlint.model import FileModel
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -155,7 +156,7 @@ def named(
             return None
         text, safety = (weights if value.value else "None"), Safety.SAFE
     elif known and last != "?" and isinstance(argument, ast.keyword):
-        text, safety = f"{weights} if {edits.fit(model, value, edits.source_of(model, value))} else None", Safety.UNSAFE
+        text, safety = f"{weights} if {edits.operand(model, value, OR)} else None", Safety.UNSAFE
     else:
         return None
     return edits.repair("Name the weights", edits.replace(model, argument, f"{NEW[label]}={text}"), safety=safety)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from torchlint.claims import Raises
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
+from torchlint.fixes.precedence import ATOM, text_level
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value
 from torchlint.model.autograd import apply_counts, mixes_interfaces
 from torchlint.rule import Example, Hit, Meta, Repair
@@ -319,7 +320,7 @@ def pad(model: FileModel, node: ast.Return) -> Repair | None:
     if node.value is None:
         return None
     text = edits.source_of(model, node.value)
-    if isinstance(node.value, ast.Tuple) and text.startswith("(") and text.endswith(")"):
+    if isinstance(node.value, ast.Tuple) and text_level(text)[0] >= ATOM:  # and not `(a), (b)`
         text = text[1:-1].rstrip().rstrip(",")
         return edits.repair("Return None for the last argument", edits.replace(model, node.value, f"({text}, None)"))
     return edits.repair("Return None for the last argument", edits.replace(model, node.value, f"{text}, None"))

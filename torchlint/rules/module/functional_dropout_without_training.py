@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from torchlint.claims import OutputsDiffer
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
+from torchlint.fixes.precedence import OR
 from torchlint.model import FileModel, FunctionInfo, Value
 from torchlint.model.held import comment_says
 from torchlint.rule import Example, Hit, Meta, Repair
@@ -260,6 +261,6 @@ def follow(model: FileModel, method: FunctionInfo, call: ast.Call, name: str, gi
     if name == ATTENTION:
         if given is None:
             return None
-        text = f"{edits.source_of(model, given)} if {mode} else 0.0"
+        text = f"{edits.operand(model, given, OR)} if {mode} else 0.0"
         return edits.repair(f"Use {mode}", edits.replace(model, given, text))
     return edits.repair(f"Use {mode}", edits.add_keyword_argument(model, call, f"training={mode}"))

@@ -440,7 +440,7 @@ def without_clone(model: FileModel, target: ast.expr) -> Repair | None:
             last = inner.func.attr if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) else ""
             if last == "detach" or isinstance(model.parent(target), ast.Call):
                 return edits.repair("Work on the parameter", edits.drop_method_call(model, target))
-            text = f"{edits.source_of(model, inner)}.detach()"
+            text = f"{edits.operand(model, inner)}.detach()"
             return edits.repair("Work on the parameter", edits.replace(model, target, text))
     return None
 

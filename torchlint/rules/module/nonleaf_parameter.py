@@ -18,6 +18,7 @@ from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.factory import Absorbed, absorbed, is_idle
 from torchlint.fixes.layout import layout
+from torchlint.fixes.precedence import PRIMARY, level
 from torchlint.model import ClassInfo, FileModel
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -276,7 +277,7 @@ def move_inside(model: FileModel, expr: ast.expr, made: ast.Call, first: ast.AST
     call = edits.source_of(model, made)
     if edits.source_of(model, expr).count(call) != 1:
         return None
-    if isinstance(data, (ast.BinOp, ast.Starred, ast.IfExp, ast.UnaryOp)):
+    if isinstance(data, ast.Starred) or level(data) < PRIMARY:
         return None
     place = layout(model.source)
     outer: ast.Call = made  # what the new value of the data takes the place of

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from torchlint.claims import Equivalent
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
-from torchlint.fixes.expressions import source_of
 from torchlint.model import FileModel
 from torchlint.rule import Example, Hit, Meta
 
@@ -91,7 +90,7 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         base = model.value(node.value)
         if base.attached and base.role != "grad" and reads(model, node) and not writes(model.statement(node)):
-            text = source_of(model, node.value) + ("" if needs_no_detach(model, node) else ".detach()")
+            text = edits.operand(model, node.value) + ("" if needs_no_detach(model, node) else ".detach()")
             yield Hit(node, "`.data` hides later changes from autograd; read values with `.detach()`",
                       edits.repair("Use .detach()", edits.replace(model, node, text)), confidence=base.sure)
 

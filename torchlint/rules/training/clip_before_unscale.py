@@ -263,7 +263,7 @@ def unscale_first(model: FileModel, clip: Event, step: Event) -> Repair | None:
         case ast.Call(func=ast.Attribute(value=scaler), args=[optimizer, *_]) as end, ast.Call() as call if (
             model.owner(end) is model.owner(call) or all(seen_from(model, call, each) for each in (scaler, optimizer))
         ):
-            text = f"{source_of(model, scaler)}.unscale_({source_of(model, optimizer)})"
+            text = f"{edits.operand(model, scaler)}.unscale_({source_of(model, optimizer)})"
             return edits.repair("Unscale first", edits.insert_before(model, model.statement(call), text))
     return None
 

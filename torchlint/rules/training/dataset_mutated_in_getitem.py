@@ -16,7 +16,7 @@ from torchlint import knowledge
 from torchlint.claims import NoEffect
 from torchlint.findings import Confidence, Safety, Severity
 from torchlint.fixes import edits
-from torchlint.fixes.expressions import source_of
+from torchlint.fixes.precedence import POWER
 from torchlint.model import ClassInfo, FileModel, FunctionInfo, Kind, Value, training
 from torchlint.rule import Example, Hit, Meta, Repair
 
@@ -540,9 +540,6 @@ def out_of_place(model: FileModel, statement: ast.stmt) -> Repair | None:
     """`x -= y` -> `x = x - (y)`: from here on the name holds a value of its own."""
     match statement:
         case ast.AugAssign(target=ast.Name(id=name), op=op, value=value) if type(op) in OPERATORS:
-            right = source_of(model, value)
-            if isinstance(value, (ast.BinOp, ast.IfExp, ast.BoolOp, ast.Compare, ast.Lambda, ast.UnaryOp)):
-                right = f"({right})"
-            text = f"{name} = {name} {OPERATORS[type(op)]} {right}"
+            text = f"{name} = {name} {OPERATORS[type(op)]} {edits.operand(model, value, POWER)}"
             return edits.repair("Make a new value", edits.replace(model, statement, text))
     return None

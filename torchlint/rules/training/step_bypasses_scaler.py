@@ -264,7 +264,7 @@ def updated(model: FileModel, place: ast.AST) -> Repair | None:
     """`scaler.update()` on a line of its own behind the step."""
     match place:
         case ast.Call(func=ast.Attribute(value=scaler)) if isinstance(model.parent(place), ast.Expr):
-            text = f"{source_of(model, scaler)}.update()"
+            text = f"{edits.operand(model, scaler)}.update()"
             return edits.repair("Update the scaler", edits.insert_after(model, model.statement(place), text))
     return None
 
@@ -310,7 +310,7 @@ def through_scaler(model: FileModel, flow: Flow, step: Event) -> Repair | None:
         for call in model.calls_named(name):
             if isinstance(call.func, ast.Attribute) and model.owner(call) is model.owner(place):
                 if model.value(call.func.value).kind is Kind.SCALER:
-                    names.add(source_of(model, call.func.value))
+                    names.add(edits.operand(model, call.func.value))
     match place:
         case ast.Call(func=ast.Attribute(value=optimizer), args=[], keywords=[]) if len(names) == 1:
             text = f"{names.pop()}.step({source_of(model, optimizer)})"

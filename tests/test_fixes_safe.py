@@ -1,0 +1,114 @@
+"""Fixes keep the parentheses of what they move, and are safe only where the program stays the same."""
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from torchlint.engine import lint_source
+from torchlint.files import Source
+from torchlint.findings import Finding, Safety
+from torchlint.fixes.expressions import operand
+from torchlint.fixes.layout import layout
+from torchlint.fixes.precedence import OR, POWER, PRIMARY
+from torchlint.model import FileModel
+from torchlint.rule import all_rules
+
+RULES = {rule.meta.code: rule for rule in all_rules()}
+
+
+def findings(text: str, code: str) -> list[Finding]:
+    """The findings of one rule in a program."""
+    return list(lint_source(textwrap.dedent(text).lstrip("\n"), rules=[RULES[code]]))
+
+
+def fixed(text: str, code: str) -> str:
+    """The program with all fixes of a rule, whatever their safety."""
+    edits = [edit for finding in findings(text, code) if finding.fix for edit in finding.fix.edits]
+    assert edits, "no fix"
+    return layout(Source("t.py", textwrap.dedent(text).lstrip("\n"))).apply(edits)
+
+
+def safety(text: str, code: str) -> list[Safety | None]:
+    """How safe the fix of each finding of a rule is; None where there is no fix."""
+    return [finding.fix.safety if finding.fix else None for finding in findings(text, code)]
+
+
+# -- parentheses -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("print((w + w).data.numpy())", "print((w + w).detach().numpy())"),
+    ("print((w * 2).data)", "print((w * 2).detach())"),
+    ("print((w if w.sum() else v).data.sum())", "print((w if w.sum() else v).detach().sum())"),
+    ("print((-w).data)", "print((-w).detach())"),
+    ("print((w - v).data.sum().item())", "print((w - v).detach().sum().item())"),
+    ("print((w * 2).sum().data.item())", "print((w * 2).sum().item())"),
+    ("print((w.sum() * 2).data.item())", "print((w.sum() * 2).item())"),
+    ("print(-(w - v).data, (w[0]).data)", "print(-(w - v).detach(), (w[0]).detach())"),
+    ("print((w +  # both\n  v).data)", "print((w +  # both\n  v).detach())"),
+    ("print(f'{(w * 2).data}')", "print(f'{(w * 2).detach()}')"),
+])
+def test_data_of_an_operation_is_detached_as_a_whole(old: str, new: str) -> None:
+    head = "import torch\n\nw, v = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)\n"
+    assert fixed(f"{head}{old}\n", "TL103") == f"{head}{new}\n"
+
+
+@pytest.mark.parametrize(("code", "body", "old", "new"), [
+    ("TL303", """
+        class F(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, w, n):
+                ctx.save_for_backward(x, w)
+                return x * w * n
+
+            @staticmethod
+            def backward(ctx, g):
+                x, w = ctx.saved_tensors
+                {}
+        """, "return (g * w), (g * x)", "return (g * w), (g * x), None"),
+    ("TL411", """
+        class Attention(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.hard = True
+
+            def forward(self, x):
+                return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p={})
+        """, "0.1 if self.hard else 0.2", "(0.1 if self.hard else 0.2) if self.training else 0.0"),
+    ("TL909", """
+        import torchvision
+
+
+        def make(best, tiny):
+            return torchvision.models.resnet18({})
+        """, "pretrained=False if tiny else best",
+     'weights="IMAGENET1K_V1" if (False if tiny else best) else None'),
+])
+def test_other_fixes_keep_parentheses(code: str, body: str, old: str, new: str) -> None:
+    head = "import torch\n\n"
+    body = textwrap.dedent(body).strip() + "\n"
+    assert fixed(head + body.format(old), code) == head + body.format(new)
+
+
+@pytest.mark.parametrize(("text", "least", "expected"), [
+    ("(a + b).c", PRIMARY, "(a + b)"), ("((a + b)).c", PRIMARY, "(a + b)"), ("(a).c", PRIMARY, "(a)"),
+    ("a.b.c", PRIMARY, "a.b"), ("(a or b).c", PRIMARY, "(a or b)"), ("(await a).c", PRIMARY, "(await a)"),
+    ("(yield).c", PRIMARY, "(yield)"), ("f(1)[0].c", PRIMARY, "f(1)[0]"),
+])
+def test_an_operand_has_the_parentheses_that_it_needs(text: str, least: int, expected: str) -> None:
+    model = FileModel(Source("t.py", f"async def f(a, b):\n    {text}\n"))
+    (node,) = (one.value for one in ast.walk(model.tree) if isinstance(one, ast.Attribute) and one.attr == "c")
+    assert operand(model, node, least) == expected
+
+
+@pytest.mark.parametrize(("text", "least", "expected"), [
+    ("f(a if b else c)", OR, "(a if b else c)"), ("f(a or b)", OR, "a or b"), ("f(a - b)", POWER, "(a - b)"),
+    ("f(-a)", POWER, "(-a)"), ("f(a ** b)", POWER, "a ** b"), ("f(1)", POWER, "1"), ("f(1)", PRIMARY, "(1)"),
+    ("f(lambda: a)", OR, "(lambda: a)"), ("f((a - b))", POWER, "(a - b)"),
+])
+def test_an_argument_gets_parentheses_as_an_operand(text: str, least: int, expected: str) -> None:
+    model = FileModel(Source("t.py", f"{text}\n"))
+    (node,) = (one.args[0] for one in ast.walk(model.tree) if isinstance(one, ast.Call))
+    assert operand(model, node, least) == expected
