@@ -9,7 +9,7 @@ import pytest
 from torchlint.engine import lint_source
 from torchlint.files import Source
 from torchlint.findings import Finding, Safety
-from torchlint.fixes.expressions import operand
+from torchlint.fixes.expressions import drop_method_call, operand
 from torchlint.fixes.layout import layout
 from torchlint.fixes.precedence import OR, POWER, PRIMARY
 from torchlint.model import FileModel
@@ -112,3 +112,11 @@ def test_an_argument_gets_parentheses_as_an_operand(text: str, least: int, expec
     model = FileModel(Source("t.py", f"{text}\n"))
     (node,) = (one.args[0] for one in ast.walk(model.tree) if isinstance(one, ast.Call))
     assert operand(model, node, least) == expected
+
+
+@pytest.mark.parametrize(("old", "new"), [("(a + b).c()", "a + b"), ("a.c()", "a"), ("(a + b).c() * 2", "(a + b) * 2")])
+def test_a_method_is_dropped_in_f_strings(old: str, new: str) -> None:
+    model = FileModel(Source("t.py", f"print(f'{{{old}}}')\n"))
+    (call,) = (one for one in ast.walk(model.tree) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute))
+    text = layout(model.source).apply(drop_method_call(model, call))
+    assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(f"print(f'{{{new}}}')"))

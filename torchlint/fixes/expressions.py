@@ -206,6 +206,8 @@ def drop_method_call(model: FileModel, call: ast.Call) -> Edits:
         return ()
     if gone := _without_itself(model, call, source_of(model, call.func.value)):
         return gone
+    if not FSTRING_POSITIONS and in_fstring(model, call):  # where the parentheses are is not known
+        return replace(model, call, source_of(model, call.func.value))
     place = layout(model.source)
     return (place.edit(outer_range(model, call.func.value)[1], place.range(call)[1], ""),)
 
