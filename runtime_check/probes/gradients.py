@@ -165,17 +165,25 @@ def measure(
     return record
 
 
-def backward_from(value: object) -> bool:
-    """Backward from everything differentiable in a result, each element with its own weight."""
+def outputs_of(value: object) -> list[torch.Tensor]:
+    """Everything differentiable in a result."""
     outputs = [t for t in graphs.flat(value) if t.requires_grad and t.grad_fn is not None]
-    outputs = [t for t in outputs if t.is_floating_point() or t.is_complex()]
+    return [t for t in outputs if t.is_floating_point() or t.is_complex()]
+
+
+def backward_from(value: object, keep: bool = False) -> bool:
+    """Backward from everything differentiable in a result, each element with its own weight.
+
+    With `keep` another one can follow.
+    """
+    outputs = outputs_of(value)
     if not outputs:
         return False
     weights = [torch.linspace(0.5, 1.5, max(1, t.numel())).reshape(t.shape).to(t) for t in outputs]
     total = sum(
         ((t * w).sum().abs() if t.is_complex() else (t * w).sum()) for t, w in zip(outputs, weights, strict=True)
     )
-    torch.autograd.backward(total)
+    torch.autograd.backward(total, retain_graph=keep)
     return True
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.plan import Lines
-from runtime_check.probes import shadowed
+from runtime_check.probes import backwards, shadowed
 from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first_decisive
 from runtime_check.sandbox import shorten
 from runtime_check.trace import class_around, frames_of
@@ -39,6 +38,7 @@ def probe(bench: Bench) -> Outcome:
     claim = bench.case.claim
     if not isinstance(claim, Raises):
         return cannot_tell(f"the claim {claim.name} names no exception")
+    backwards.with_copies(bench)
     if bench.case.code in SHADOWED or bench.case.code == OUTPUT:
         outcome = shadowed.probe_output(bench) if bench.case.code == OUTPUT else shadowed.probe(bench)
         if outcome.verdict in (Verdict.CONFIRMED, Verdict.REFUTED):
@@ -191,42 +191,18 @@ def predicted(claim: Raises, program: Program, run: Run) -> BaseException | None
     return None
 
 
-def watched_run(bench: Bench, program: Program, way: Way) -> Run:
-    """Runs a program and keeps what its backwards raise, also if the code catches it."""
-    errors: list[BaseException] = []
-    run = bench.run(program, way, backward_errors(errors), limit=0)
-    run.backward_errors = errors
-    return run
-
-
-@contextmanager
-def backward_errors(into: list[BaseException]) -> Iterator[None]:
-    """Notes what backwards raise: the engine does so after the flagged `backward` has returned."""
-    plain = torch.autograd.backward
-
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return plain(*args, **kwargs)
-        except BaseException as error:
-            into.append(error)
-            raise
-
-    torch.autograd.backward = backward
-    try:
-        yield
-    finally:
-        torch.autograd.backward = plain
-
-
 def judge(bench: Bench, claim: Raises, way: Way) -> Outcome | None:
     """The outcome of one way of running the program."""
-    run = watched_run(bench, bench.flagged, way)
-    error = predicted(claim, bench.flagged, run)
+    run, back = backwards.run(bench, bench.flagged, way)
+    error = predicted(claim, bench.flagged, run) or shown(bench, claim, bench.flagged, back)
     if error is None:
-        return without(claim, bench, run)
+        return without(claim, bench, run, back)
     text = f"{type(error).__name__}: {shorten(str(error).splitlines()[0] if str(error) else '', 110)}"
     places = [f"line {line}" for path, line, _ in frames_of(error) if path == bench.flagged.path]
-    what = f"{places[-1] if places else 'the call'} raises {text}"
+    where = "a backward from what the call returns" if error is back.failed else "the call"
+    what = f"{places[-1] if places else where} raises {text}"
+    if error is back.failed and back.further:
+        return cannot_tell(f"{what}, but none from its first output alone does", how=way.label)
     if not concerns(bench.flagged, error):
         return cannot_tell(f"{what}, which is not where the flagged code runs", how=way.label)
     other = bench.same(way)
@@ -244,15 +220,25 @@ def judge(bench: Bench, claim: Raises, way: Way) -> Outcome | None:
             row = Evidence("raised by the flagged code", text, "claimed", f"{claim.exception} /{claim.match}/")
             return Outcome(Verdict.CONFIRMED, what, (row,), way.label)
         return cannot_tell(f"{what}, and there is no corrected program to compare with", how=way.label)
-    good = watched_run(bench, bench.corrected, other)
+    good, after = backwards.run(bench, bench.corrected, other)
     rows = (Evidence("flagged program", text, bench.against, good.trouble or "runs to its end"),)
-    same = predicted(claim, bench.corrected, good)
+    same = predicted(claim, bench.corrected, good) or shown(bench, claim, bench.corrected, after)
     if same is not None:
         return cannot_tell(f"the corrected program raises {type(same).__name__} as well", rows, way.label)
+    if error is back.failed and (good.trouble or after.failed is not None or not after.ours):
+        return cannot_tell(f"{what}, and no backward could be run through the corrected program", rows, way.label)
     return Outcome(Verdict.CONFIRMED, what, rows, way.label)
 
 
-def without(claim: Raises, bench: Bench, run: Run) -> Outcome | None:
+def shown(bench: Bench, claim: Raises, program: Program, back: backwards.Backwards) -> BaseException | None:
+    """The claimed exception in a backward that the check has added; of other rules it must come through the code."""
+    error = back.failed
+    if error is None or not fits(claim, error):
+        return None
+    return error if bench.case.code in backwards.RULES or through(program, error) else None
+
+
+def without(claim: Raises, bench: Bench, run: Run, back: backwards.Backwards) -> Outcome | None:
     """The outcome of a run in which the claimed exception did not occur."""
     if not run.reached:
         bench.note(run.trouble)
@@ -261,5 +247,11 @@ def without(claim: Raises, bench: Bench, run: Run) -> Outcome | None:
         return doubtful(run, f"{claim.exception} was not raised before the run ended")
     if bench.case.code in LATER and run.hits < TWICE and not bench.case.whole:
         return doubtful(run, "the flagged line ran once, and the fault shows from the second time on")
+    if bench.case.code in backwards.RULES and not bench.case.whole:
+        if back.failed is not None:
+            said = f"{type(back.failed).__name__}: {shorten(str(back.failed), 100)}"
+            return doubtful(run, f"a backward from what the call returns ends with another error ({said})")
+        if not back.ours and not back.count:
+            return doubtful(run, "no backward could be run through what the flagged code makes")
     row = Evidence("exceptions", "none", "claimed", f"{claim.exception} /{claim.match}/")
     return Outcome(Verdict.REFUTED, "the flagged code runs without the claimed exception", (row,), run.label)
