@@ -120,3 +120,76 @@ def test_a_method_is_dropped_in_f_strings(old: str, new: str) -> None:
     (call,) = (one for one in ast.walk(model.tree) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute))
     text = layout(model.source).apply(drop_method_call(model, call))
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(f"print(f'{{{new}}}')"))
+
+
+# -- what is safe ----------------------------------------------------------------------------
+
+NET = """
+    import math
+
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self, other):
+            super().__init__()
+            self.lin = nn.Linear(4, 4)
+            self.w = nn.Parameter(torch.zeros(4))
+
+        def loss(self, x):
+            return (x * self.w).mean()
+
+        @property
+        def mean(self):
+            return self.w.mean()
+
+        def forward(self, x):
+            return x * self.w
+
+        def {}
+    """
+
+
+@pytest.mark.parametrize(("name", "found"), [
+    ("init_weights", True), ("initialise", True), ("_initialize_weights", True), ("initWeights", True),
+    ("reinit", True), ("reset_parameters", True), ("weight_init", True), ("kaiminginit", True),
+    ("resetParameters", True), ("finite_difference", False), ("definite", False), ("infinite_loop", False), ("reset", False),
+])
+def test_names_that_say_that_weights_are_initialised(name: str, found: bool) -> None:
+    assert bool(findings(NET.format(f"{name}(self, x):\n            self.w.data.add_(1)"), "TL102")) is found
+
+
+@pytest.mark.parametrize(("line", "safe"), [
+    ("self.w.data.sub_(0.1 * x)", True),
+    ("self.w.data.copy_(torch.linspace(0, 1, 4) / math.sqrt(4))", True),
+    ("self.w.data.copy_(torch.empty(4).uniform_(-1, 1))", True),
+    ("self.w.data.mul_(self.w.data.norm().clamp(max=float(2)))", True),
+    ("self.w.data.copy_(torch.from_numpy(x.numpy()))", True),
+    ("self.w.data.sub_(0.1 * torch.autograd.grad(self.loss(x), self.w)[0])", False),
+    ("self.w.data.copy_(self.lin(x).mean(0).detach())", False),
+    ("self.w.data.copy_(self(x).mean(0).detach())", False),
+    ("self.w.data.copy_(self.loss(x))", False),
+    ("self.w.data.copy_(self.mean)", False),
+    ("self.w.data.copy_(other(x))", False),
+    ("self.w.data.copy_((kept := self.w * 2).detach())", False),
+    ("self.w.data.fill_(self.loss(x))", True),  # evaluated outside of torch.nn.init
+])
+def test_only_plain_arguments_are_computed_under_no_grad(line: str, safe: bool) -> None:
+    text = NET.format(f"init_weights(self, x, other):\n            {line}")
+    assert safety(text, "TL102") == [Safety.SAFE if safe else Safety.UNSAFE]
+
+
+@pytest.mark.parametrize(("before", "after", "safe"), [
+    ("loss = self(x).pow(2).sum()", "loss.backward()", False),
+    ("loss = self(x).pow(2).sum()", "return loss", False),
+    ("loss = (x * self.w).exp().sum()", "return torch.autograd.grad(loss, x)", False),
+    ("size = self(x).shape", "return size", True),
+    ("with torch.no_grad(): loss = self(x).sum()", "return loss", True),
+    ("pass", "return self(x).sum()", True),
+])
+@pytest.mark.parametrize("write", ["add_(1)", "fill_(1)"])
+def test_a_graph_that_is_alive_notices_a_write(before: str, after: str, safe: bool, write: str) -> None:
+    body = "\n".join("            " + line for line in (before, f"self.w.data.{write}", after))
+    found = safety(NET.format(f"init_weights(self, x):\n{body}"), "TL102")
+    assert found == [Safety.SAFE if safe else Safety.UNSAFE]

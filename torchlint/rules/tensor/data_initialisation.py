@@ -9,15 +9,18 @@ Assigning `w.data = other` is another thing: it may change dtype, shape and stor
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
+from torchlint import knowledge
 from torchlint.claims import Equivalent
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
 from torchlint.fixes.expressions import source_of
 from torchlint.fixes.imports import spell
 from torchlint.fixes.no_grad import data_to_no_grad
-from torchlint.model import FileModel, Value
+from torchlint.model import FileModel, Kind, Value, graphs
 from torchlint.rule import Example, Hit, Meta, Repair
 
 META = Meta("TL102", "data-initialisation", Severity.ADVICE, fix=Safety.SAFE, triggers=("data",))
@@ -25,6 +28,8 @@ CLAIM = Equivalent()
 INIT = {"normal_": "normal_", "uniform_": "uniform_", "zero_": "zeros_", "fill_": "constant_"}
 ARGUMENTS = {"normal_": {"mean", "std"}, "uniform_": set(), "zero_": set(), "fill_": set()}
 FILLING = {*INIT, "copy_", "clamp_", "mul_", "add_", "div_", "sub_", "bernoulli_", "exponential_"}
+RECORDING = ("torch.autograd.", "torch.utils.")
+MARKING = {"backward", "register_hook", "retain_grad"}
 
 EXAMPLES = [
     Example(
@@ -169,10 +174,20 @@ def check(model: FileModel) -> Iterator[Hit]:
             continue
         if method.attr in FILLING and is_leaf(model.value(node.value)) and initialises(model, call) and isinstance(
                 model.parent(call), ast.Expr):
-            # One by one: a block of several would have done more than the statement that is measured.
-            repair = with_init(model, call, node, method.attr) or data_to_no_grad(model, [node]).get(node)
             yield Hit(node, "`.data` hides this change from autograd; use `torch.nn.init` or `torch.no_grad()`",
-                      repair, confidence=model.value(node.value).sure)
+                      repaired(model, call, node, method.attr), confidence=model.value(node.value).sure)
+
+
+def repaired(model: FileModel, call: ast.Call, node: ast.Attribute, method: str) -> Repair | None:
+    """The fix, which is safe only where all that stands in the block, and all around it, stays as it is."""
+    repair, safe = with_init(model, call, node, method), True
+    if repair is None:
+        # One by one: a block of several would have done more than the statement that is measured.
+        repair = data_to_no_grad(model, [node]).get(node)
+        safe = all(plain(model, each) for each in (node.value, *call.args, *(k.value for k in call.keywords)))
+    if repair is None or (safe and not graph_alive(model, call, model.value(node.value))):
+        return repair
+    return replace(repair, safety=Safety.UNSAFE)
 
 
 def is_leaf(base: Value) -> bool:
@@ -181,10 +196,63 @@ def is_leaf(base: Value) -> bool:
 
 
 def initialises(model: FileModel, call: ast.Call) -> bool:
-    """Whether the function around a call builds or initialises, so that no graph can exist yet."""
+    """Whether the function around a call builds or initialises, as its name says."""
     info = model.function(call)
-    return info is not None and (info.name == "__init__" or any(
-        word in info.name.lower() for word in ("init", "reset_param")))
+    if info is None:
+        return False
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", info.name).lower()
+    words = re.findall("[a-z]+", spaced)
+    return any(word.startswith(("init", "reinit", "resetparam")) or word.endswith("init") for word in words) or (
+        "reset_param" in spaced)
+
+
+def plain(model: FileModel, expr: ast.expr) -> bool:
+    """Whether it makes no difference to an expression, and to what it leaves behind, that no graph is recorded."""
+    for node in ast.walk(expr):
+        match node:
+            case ast.NamedExpr() | ast.Lambda() | ast.Await() | ast.Yield() | ast.YieldFrom():
+                return False
+            case ast.Call() if not computes(model, node):
+                return False
+            case ast.Attribute() if is_property(model, node):
+                return False
+    return True
+
+
+def computes(model: FileModel, call: ast.Call) -> bool:
+    """Whether a call only computes its result: no code of the project, no module, and nothing of autograd."""
+    name = model.name_of(call.func)
+    if name.startswith(RECORDING):
+        return False
+    if name.partition(".")[0] in ("builtins", "math", "numpy") or knowledge.function(name) is not None:
+        return True
+    if not isinstance(call.func, ast.Attribute) or knowledge.method(call.func.attr) is None:
+        return False
+    base = model.value(call.func.value)
+    if call.func.attr.endswith("_"):
+        return base.is_tensor and not base.attached and call.func.attr != "requires_grad_"
+    return base.kind in (Kind.TENSOR, Kind.NDARRAY, Kind.NUMBER, Kind.UNKNOWN) and call.func.attr not in MARKING
+
+
+def is_property(model: FileModel, node: ast.Attribute) -> bool:
+    """Whether an attribute is computed by a method of the project."""
+    cls = model.value(node.value).cls
+    method = cls.method(node.attr) if cls is not None else None
+    return method is not None and method.is_property
+
+
+def graph_alive(model: FileModel, call: ast.Call, parameter: Value) -> bool:
+    """Whether the function around a write backwards, or returns what was computed before it.
+
+    A graph that holds the parameter notices a write to the parameter itself, and none through `.data`.
+    """
+    function = model.owner(call)
+    flow = model.flow(function)
+    if flow.of("backward") or flow.of("autograd_grad"):
+        return True
+    made = [event.node for event in flow.of("call") if event.grad is not False]
+    return any(graphs.runs_before(model, node, call) and graphs.used_after(model, function, node, call)
+               for node in (*graphs.kept_by(model, function, parameter, call), *made))
 
 
 def with_init(model: FileModel, call: ast.Call, node: ast.Attribute, method: str) -> Repair | None:
