@@ -154,7 +154,7 @@ NET = """
 @pytest.mark.parametrize(("name", "found"), [
     ("init_weights", True), ("initialise", True), ("_initialize_weights", True), ("initWeights", True),
     ("reinit", True), ("reset_parameters", True), ("weight_init", True), ("kaiminginit", True),
-    ("resetParameters", True), ("finite_difference", False), ("definite", False), ("infinite_loop", False), ("reset", False),
+    ("resetParameters", True), ("finite_difference", False), ("definite", False), ("reset", False),
 ])
 def test_names_that_say_that_weights_are_initialised(name: str, found: bool) -> None:
     assert bool(findings(NET.format(f"{name}(self, x):\n            self.w.data.add_(1)"), "TL102")) is found
@@ -193,3 +193,21 @@ def test_a_graph_that_is_alive_notices_a_write(before: str, after: str, safe: bo
     body = "\n".join("            " + line for line in (before, f"self.w.data.{write}", after))
     found = safety(NET.format(f"init_weights(self, x):\n{body}"), "TL102")
     assert found == [Safety.SAFE if safe else Safety.UNSAFE]
+
+
+@pytest.mark.parametrize(("lines", "safe"), [
+    (["k = (w.data * w).sum()", "with torch.no_grad():", "    w.add_(1)", "k.backward()"], False),
+    (["k = (w.data[0] * w).sum()", "with torch.no_grad():", "    w.add_(1)", "k.backward()"], False),
+    (["for _ in range(2):", "    with torch.no_grad():", "        w.add_(1)", "    k = w.data.cpu() * w"], False),
+    (["k = (v * w.data).sum()", "opt.step()", "k.backward()"], False),
+    (["k = (v * (2 * w.data)).sum()", "opt.step()", "k.backward()"], True),
+    (["k = w.data.sum() * w", "opt.step()", "k.sum().backward()"], True),
+    (["with torch.no_grad():", "    w.add_(1)", "k = (w.data * w).sum()", "k.backward()"], True),
+    (["k = (w.data * w).sum()", "with torch.no_grad():", "    v.add_(1)", "k.backward()"], True),
+    (["print(w.data)", "with torch.no_grad():", "    w.add_(1)"], True),
+    (["print(w.data * 2)", "opt.step()"], True),
+])
+def test_what_a_graph_keeps_and_is_changed_is_not_detached_safely(lines: list[str], safe: bool) -> None:
+    head = ("import torch\n\nw, v = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)\n"
+            "opt = torch.optim.SGD([w, v], lr=0.1)\n")
+    assert safety(head + "\n".join(lines) + "\n", "TL103") == [Safety.SAFE if safe else Safety.UNSAFE]

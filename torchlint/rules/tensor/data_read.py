@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from torchlint.claims import Equivalent
 from torchlint.findings import Safety, Severity
 from torchlint.fixes import edits
-from torchlint.model import FileModel
+from torchlint.model import FileModel, Value
 from torchlint.rule import Example, Hit, Meta
 
 META = Meta("TL103", "data-read", Severity.ADVICE, fix=Safety.SAFE, triggers=("data",))
@@ -92,7 +92,23 @@ def check(model: FileModel) -> Iterator[Hit]:
         if base.attached and base.role != "grad" and reads(model, node) and not writes(model.statement(node)):
             text = edits.operand(model, node.value) + ("" if needs_no_detach(model, node) else ".detach()")
             yield Hit(node, "`.data` hides later changes from autograd; read values with `.detach()`",
-                      edits.repair("Use .detach()", edits.replace(model, node, text)), confidence=base.sure)
+                      edits.repair("Use .detach()", edits.replace(model, node, text),
+                                   safety=Safety.UNSAFE if kept_and_changed(model, node, base) else None),
+                      confidence=base.sure)
+
+
+def kept_and_changed(model: FileModel, node: ast.expr, base: Value) -> bool:
+    """Whether a graph keeps what is read, and the tensor is changed in place later: `.detach()` lets backward know."""
+    here, loops = model.position(node), model.place(node).loops
+    outer = model.parent(node)
+    while isinstance(outer, (ast.Call, ast.Subscript)) or (isinstance(outer, ast.Attribute) and outer.attr in SHARING):
+        outer = model.parent(outer)
+    if not isinstance(outer, ast.BinOp) or not model.value(outer).attached:
+        return False
+    return any(
+        (event.what == "step" or event.target.storage == base.storage)
+        and (model.position(event.node) > here or set(event.loops) & set(loops))
+        for event in model.flow(model.owner(node)).of("inplace", "step"))
 
 
 def writes(statement: ast.stmt) -> bool:
