@@ -29,6 +29,8 @@ OPEN = (
     (re.compile(r"changes no number|none of the values that the program stores"),
      "run it with values that the statement changes; if there are none, it is not needed"),
     (re.compile(r"can the line get some"), "see whether zeros can come there: if so, make the argument safe first"),
+    (re.compile(r"no input that was tried makes the operand"),
+     "see whether something keeps it small, as a clamp or a normalisation does: if so, the formula is right"),
     (re.compile(r"comes near the limit"), "see whether the limit is meant to be reached"),
 )
 NOISE = re.compile(r"two runs|two equal runs|spread of repeated|from one seed")

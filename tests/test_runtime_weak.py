@@ -149,6 +149,48 @@ def test_formulas_are_tried_with_the_values_that_they_fail_for(
     assert "values of about 1" in found.why
 
 
+SUM, SOFT = "torch.log(torch.exp({}).sum(dim=1))", "torch.log(torch.softmax({}, dim=1))"
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "size"),
+    [
+        ("TL612", SUM.format("torch.tanh(x)"), 1),
+        ("TL612", SUM.format("x.clamp(-10, 10)"), 10),
+        ("TL612", SUM.format("torch.nn.functional.normalize(x) @ x.t().clamp(-1, 1) / 0.5"), 0),
+        ("TL612", SUM.format("-torch.cdist(x.sigmoid(), x.tanh())"), 0),
+        ("TL612", SUM.format("x.log_softmax(1).clamp(min=-20)"), 20),
+        ("TL613", SOFT.format("torch.sigmoid(x) * 3"), 3),
+        ("TL613", "torch.log(torch.sigmoid(torch.tanh(x)))", 1),
+    ],
+)
+@pytest.mark.parametrize("way", ["", "torch.tensor([[0.5, 90.0], [-90.0, 2.0]])"])
+def test_bounded_operands_are_given_no_sizes_that_no_input_makes(
+    pool: Pool, code: str, line: str, size: int, way: str
+) -> None:
+    head = "import torch\n\n\ndef f(x: torch.Tensor):\n    x = x.reshape(-1, x.shape[-1])\n"
+    text = f"{head}    return {line}\n"
+    found = outcome(pool, text + (f"\n\nprint(f({way}))\n" if way else ""), code)
+    assert found.verdict is (Verdict.REFUTED if way else Verdict.CANNOT_TELL), found
+    assert "no input that was tried makes the operand larger than" in found.why, found
+    assert not size or f"larger than {size}" in found.why or way, found
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("TL612", SUM.format("torch.nn.functional.relu(x) * 0.5 - 1")),
+        ("TL612", SUM.format("-x.pow(2)")),
+        ("TL613", SOFT.format("x + 1")),
+        ("TL613", "torch.log(torch.sigmoid(x / 3))"),
+    ],
+)
+def test_operands_that_inputs_make_large_are_confirmed(pool: Pool, code: str, line: str) -> None:
+    text = f"import torch\n\n\ndef f(x: torch.Tensor):\n    return {line}\n"
+    for more in ("", "\n\nprint(f(torch.randn(2, 4)))\n"):
+        assert (found := outcome(pool, text + more, code)).verdict is Verdict.CONFIRMED, found
+
+
 def test_a_table_that_no_input_changes_is_said_nothing_of(pool: Pool) -> None:
     found = outcome(
         pool,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FrameType
-from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from runtime_check import specs
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes import graphs, values
+from runtime_check.probes import graphs, scaled, values
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful, first_decisive
 from runtime_check.probes.gradients import Record, backward_from, recorded
 from runtime_check.probes.targets import stores, value_of
@@ -23,18 +22,8 @@ from runtime_check.trace import owner_of
 LOGITS = {"TL613"}
 #: Rules about derivatives that are infinite at zero, which random numbers never are.
 AT_ZERO = {"TL220"}
-SQUASHING = {"softmax", "log_softmax", "softmin", "sigmoid", "logsigmoid"}
-TIMES = 1000.0
-
-
-class Larger(TorchFunctionMode):  # type: ignore[misc]
-    """Gives softmax, sigmoid and their logarithms larger logits."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        first = args[0] if args else None
-        if getattr(func, "__name__", "") in SQUASHING and isinstance(first, torch.Tensor):
-            args = (first * TIMES, *args[1:])
-        return func(*args, **(kwargs or {}))
+SQUASHING = frozenset({"softmax", "log_softmax", "softmin", "sigmoid", "logsigmoid", "expit"})
+NEAR = 103.0  # from here on a probability may be 0 in float32
 
 
 @dataclass
@@ -128,11 +117,28 @@ def probe(bench: Bench) -> Outcome:
         return at_zero(bench, outcome)
     if bench.case.code not in LOGITS or outcome.verdict not in (Verdict.REFUTED, Verdict.CANNOT_TELL):
         return outcome
-    larger = contrast(
-        bench, lambda program, way: measure(bench, program, way, Larger()), lambda bad, good: judge(bench, bad, good))
-    if larger.verdict is not Verdict.CONFIRMED:
+    return with_larger(bench, outcome)
+
+
+def with_larger(bench: Bench, outcome: Outcome) -> Outcome:
+    """The outcome with larger and larger inputs; as it was if they change nothing.
+
+    Where none makes the logits large, it is told: they are bounded.
+    """
+    largest = scaled.Largest(bench.flagged, SQUASHING)
+
+    def measured(factor: float, program: Program, way: Way) -> Numbers:
+        watches = (scaled.Inputs(factor), *([largest] if program is bench.flagged else []))
+        return measure(bench, program, way, *watches)
+
+    for factor in (1.0, *scaled.FACTORS):
+        found = contrast(bench, partial(measured, factor), lambda bad, good: judge(bench, bad, good))
+        if found.verdict is Verdict.CONFIRMED:
+            return replace(found, why=f"{found.why}, with inputs {factor:g} times as large")
+    if not 0 < largest.size < NEAR:
         return outcome
-    return replace(larger, why=f"{larger.why}, with logits {TIMES:.0f} times as large")
+    row = Evidence("largest logit of the flagged function", f"{largest.size:.3g}", "needed", f"{NEAR:g}")
+    return replace(outcome, why=scaled.too_small(largest.size), evidence=(*outcome.evidence, row))
 
 
 def with_zeros(tensor: torch.Tensor) -> torch.Tensor:

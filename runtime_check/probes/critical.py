@@ -1,7 +1,8 @@
 """OutputsDiffer for formulas that are exact for most values: what the line makes of those that they fail for.
 
 `log(1 + x)` and `exp(x) - 1` lose small values, `log(sum(exp(x)))` large ones, and made-up inputs are neither. So the
-flagged line, and the corrected one, are run once more with what they take scaled; nothing else is changed. Only what
+flagged line, and the corrected one, are run once more. For small values what they take is scaled: any formula may get
+some. For large ones the inputs are, since what lies in between may be bounded, and then the formula is right. Only what
 depends on the input can have other values: of what is the same whatever the input, a table of positions for example,
 nothing is said.
 """
@@ -18,10 +19,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
-from runtime_check.probes import outputs_differ, values
+from runtime_check.probes import outputs_differ, scaled, values
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
 
 TOLERANCE = 1e-3  # relative: rounding stays below, what is lost of a small value does not
+NEAR = 88.0  # from here on `exp` overflows in float32
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Formula:
     leaves: str
     exact: str  # the function that does both
     size: float
+
+    @property
+    def large(self) -> bool:
+        """Whether it fails for large values."""
+        return self.size > 1
 
 
 FORMULAS = {
@@ -48,7 +55,8 @@ def word(func: Any) -> str:
 
 
 class Scaled(TorchFunctionMode):  # type: ignore[misc]
-    """Scales what enters the formula of the flagged line while it runs, and keeps what leaves it."""
+    """Scales what enters the formula of the flagged line while it runs, if that is to be small, and keeps what leaves.
+    """
 
     def __init__(self, formula: Formula) -> None:
         super().__init__()
@@ -76,6 +84,8 @@ class Scaled(TorchFunctionMode):  # type: ignore[misc]
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         self.taken.append(value.detach().clone())
+        if self.formula.large:
+            return value
         largest = float(value.detach().abs().max()) if value.numel() else 0.0
         return value * (self.formula.size / largest) if largest > 0 else value + self.formula.size
 
@@ -101,6 +111,11 @@ class Lines:
     results: list[torch.Tensor] = field(default_factory=list)
     taken: list[torch.Tensor] = field(default_factory=list)
 
+    @property
+    def largest(self) -> float:
+        """The largest number that the formula was given."""
+        return max(map(scaled.size, self.taken), default=0.0)
+
 
 def probe(bench: Bench) -> Outcome:
     """Confirmed when results differ as they are; else when they do for values that the formula fails for."""
@@ -115,20 +130,48 @@ def probe(bench: Bench) -> Outcome:
         other = bench.same(bench.way)
         if other is None:
             return outcome
+        if formula.large:
+            return enlarged(bench, bench.way, other, formula)
         mine = measure(bench, bench.flagged, bench.way, formula)
-        scaled = compared(formula, mine, measure(bench, bench.corrected, other, formula))
-        if scaled.verdict is Verdict.CONFIRMED and not varies(bench, bench.way, mine, formula):
+        found = compared(formula, mine, measure(bench, bench.corrected, other, formula), formula.size)
+        if found.verdict is Verdict.CONFIRMED and not varies(bench, bench.way, mine, formula):
             why = "the line takes the same values whatever the input, and fails for none of them"
             return cannot_tell(why, outcome.evidence)
-        return scaled
+        return found
 
     return contrast(bench, lambda program, way: values.measure(bench, program, way), judge)
 
 
-def measure(bench: Bench, program: Program, way: Way, formula: Formula) -> Lines:
-    """Runs a program with scaled values in the flagged line."""
+def enlarged(bench: Bench, way: Way, other: Way, formula: Formula) -> Outcome:
+    """The outcome with larger and larger inputs of both programs, until one is confirmed.
+
+    Where no input makes the operand large, the formula is right for all that were tried.
+    """
+    assert bench.corrected is not None
+    plain = measure(bench, bench.flagged, way, formula)
+    largest, open_ = plain.largest, None
+    factors = [formula.size / largest] if 0 < largest < formula.size else []
+    for factor in (*factors, *scaled.FACTORS):
+        mine = measure(bench, bench.flagged, way, formula, scaled.Inputs(factor))
+        largest = max(largest, mine.largest)
+        if mine.largest < NEAR:
+            continue
+        good = measure(bench, bench.corrected, other, formula, scaled.Inputs(factor))
+        found = compared(formula, mine, good, mine.largest)
+        if found.verdict is Verdict.CONFIRMED:
+            return found
+        open_ = open_ or found
+    if open_ is not None:
+        return open_
+    row = Evidence("largest number that the line takes", f"{largest:.3g}", "needed", f"{NEAR:g}")
+    verdict = Verdict.CANNOT_TELL if way.made_up else Verdict.REFUTED
+    return Outcome(verdict, scaled.too_small(largest), (row,))
+
+
+def measure(bench: Bench, program: Program, way: Way, formula: Formula, *more: Any) -> Lines:
+    """Runs a program and keeps what the flagged line takes and makes, of scaled values if they are to be small."""
     mode = Scaled(formula)
-    return Lines(bench.run(program, way, mode, before=mode.begin, after=mode.end), mode.results, mode.taken)
+    return Lines(bench.run(program, way, *more, mode, before=mode.begin, after=mode.end), mode.results, mode.taken)
 
 
 def varies(bench: Bench, way: Way, lines: Lines, formula: Formula) -> bool:
@@ -155,19 +198,19 @@ def other_seeds() -> Iterator[None]:
         torch.manual_seed = plain
 
 
-def compared(formula: Formula, bad: Lines, good: Lines) -> Outcome:
-    """The outcome for scaled values; an equal program leaves equal results."""
+def compared(formula: Formula, bad: Lines, good: Lines, size: float) -> Outcome:
+    """The outcome for values of this size; an equal program leaves equal results."""
     pairs = [(a, b) for a, b in zip(bad.results, good.results, strict=False) if a.shape == b.shape]
     if not pairs:
-        return doubtful(bad.run, f"no values of about {formula.size:g} could be given to the line")
+        return doubtful(bad.run, f"no values of about {size:.3g} could be given to the line")
     far, (one, two) = max(((distance(a, b), (a, b)) for a, b in pairs), key=lambda pair: pair[0])
-    row = Evidence(f"relative difference for values of about {formula.size:g}", f"{far:.3g}",
+    row = Evidence(f"relative difference for values of about {size:.3g}", f"{far:.3g}",
                    "for the values as they are", "0")
     if not far > TOLERANCE:
-        return Outcome(Verdict.REFUTED, f"the results are the same, also for values of about {formula.size:g}", (row,))
+        return Outcome(Verdict.REFUTED, f"the results are the same, also for values of about {size:.3g}", (row,))
     if not bool(torch.isfinite(two).all()):
-        return cannot_tell(f"the corrected line fails for values of about {formula.size:g} as well", (row,))
-    why = f"for values of about {formula.size:g} the line gives {values.number(one)}, corrected {values.number(two)}"
+        return cannot_tell(f"the corrected line fails for values of about {size:.3g} as well", (row,))
+    why = f"for values of about {size:.3g} the line gives {values.number(one)}, corrected {values.number(two)}"
     return Outcome(Verdict.CONFIRMED, why, (row,))
 
 
