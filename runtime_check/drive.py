@@ -194,7 +194,7 @@ def build_function_class(space: Namespace, qualname: str, *, seed: int = 0, budg
         if drive.prepare is not None:
             yield Example(drive.label, partial(_given, drive.prepare), cls, True)
     with surroundings(space.path, seed, cuda=expects_gpu(space.text)):
-        yield from examples(cls, budget_s)
+        yield from examples(cls, budget_s, space.tree)
 
 
 def _given(prepare: Callable[[], Arguments]) -> tuple[Any, ...]:

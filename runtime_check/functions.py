@@ -4,7 +4,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from runtime_check.blame import Context
 from runtime_check.guess import Asked
 from runtime_check.inputs import InputGuesser
 from runtime_check.modules import CannotBuild, explain
+from runtime_check.placeholder import USER_FILES
 from runtime_check.repair import repairs
 from runtime_check.search import Failure, Search
 from runtime_check.specs import OMIT, Assignment, Const, Made, Spec, Tensor
@@ -83,18 +84,32 @@ def differentiable(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class ArgumentGuesser(InputGuesser):
-    """Candidates for the arguments of a function whose parameters may be tensors or plain values."""
+    """Candidates for the arguments of a function whose parameters may be tensors or plain values.
 
-    def __init__(self, function: Any, owner: type | None = None, *, drop_context: bool = False) -> None:
+    `applied` are the arguments of a call in the file: as many are made, and what is written out is kept.
+    """
+
+    def __init__(self, function: Any, owner: type | None = None, *, drop_context: bool = False,
+                 applied: Sequence[ast.expr] = ()) -> None:
         super().__init__(function, None, owner)
-        self.drop_context = drop_context
+        self.drop_context, self.applied = drop_context, applied
         self.saved, self.kept = saved_and_kept(function)
+        self.written = {item.name: value for item, arg in zip(self.parameters(), applied, strict=False)
+                        for value in literals(arg)}
 
     def parameters(self) -> Any:
         found = super().parameters()
         if self.drop_context and found and found[0].name in CONTEXTS:
             found = found[1:]
-        return found
+        if not self.applied or any(item.kind is item.VAR_POSITIONAL for item in found):
+            return found
+        given, rest = found[: len(self.applied)], found[len(self.applied):]
+        return [*(item.replace(default=item.empty) for item in given), *(i for i in rest if i.default is i.empty)]
+
+    def inputs(self, asked: Asked) -> list[Spec]:
+        if asked.name in self.written:
+            return [Const(self.written[asked.name])]
+        return super().inputs(asked)
 
     def _required(self, asked: Asked) -> Iterator[Spec]:
         low, high = LOW.match(asked.name), HIGH.match(asked.name)
@@ -131,6 +146,23 @@ class ArgumentGuesser(InputGuesser):
         yield from (Const(0.5), Const(2))
 
 
+def literals(arg: ast.expr) -> list[Any]:
+    """The number, string, flag or None that is written out as an argument; nothing for others."""
+    try:
+        value = ast.literal_eval(arg)
+    except ValueError:
+        return []
+    return [value] if value is None or isinstance(value, (bool, int, float, str)) else []
+
+
+def applied(tree: ast.AST, name: str) -> Sequence[ast.expr]:
+    """The arguments of the call of `name.apply` in a file that has most of them."""
+    found = [node.args for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+             and node.func.attr == "apply" and isinstance(node.func.value, ast.Name) and node.func.value.id == name
+             and not any(isinstance(arg, ast.Starred) for arg in node.args)]
+    return max(found, key=len, default=())
+
+
 def saved_and_kept(function: Any) -> tuple[set[str], set[str]]:
     """Names given to `ctx.save_for_backward`, and names stored on `ctx` as attributes."""
     tree = source_tree(function)
@@ -145,13 +177,15 @@ def saved_and_kept(function: Any) -> tuple[set[str], set[str]]:
     return saved, kept
 
 
-def examples(cls: Any, budget_s: float) -> Iterator[Example]:
-    """Made-up arguments with which an autograd Function runs, as they are found.
+def examples(cls: Any, budget_s: float, tree: ast.AST | None = None, *, refused: bool = False) -> Iterator[Example]:
+    """Made-up arguments with which an autograd Function runs, as they are found; `tree` is the file's.
 
+    With `refused` also those that torch itself refuses, where what the file's call gives has a part in it.
     Those that also get back through `backward` come first; if the first few that run forward do not, they
     are given as they are, since the fault may be the Function's. Raises CannotBuild if none runs.
     """
-    guesser = ArgumentGuesser(cls.forward, cls, drop_context=not has_setup(cls))
+    given = applied(tree, cls.__name__) if tree is not None else ()
+    guesser = ArgumentGuesser(cls.forward, cls, drop_context=not has_setup(cls), applied=given)
     starts, candidates = guesser.starts()
 
     only_forward: list[Assignment] = []
@@ -161,8 +195,8 @@ def examples(cls: Any, budget_s: float) -> Iterator[Example]:
         try:
             value = cls.apply(*positional(chosen, constant))
         except Exception as error:
-            refused = NO_GRADIENT.search(str(error))
-            named = set(re.findall(r"\w+", refused[1])) & {name for name, _ in chosen.items} if refused else set()
+            said = NO_GRADIENT.search(str(error))
+            named = set(re.findall(r"\w+", said[1])) & {name for name, _ in chosen.items} if said else set()
             if not named - constant:
                 raise
             constant.update(named)
@@ -178,12 +212,16 @@ def examples(cls: Any, budget_s: float) -> Iterator[Example]:
         yield from with_tensor(chosen, failure)
         yield from repairs(Context(chosen, failure, cls.forward, candidates))
 
-    search = Search(run, repair, budget_s, key=f"{cls.__qualname__}.apply")
+    def stops(failure: Failure) -> bool:
+        return refused and bool(guesser.written) and not any(
+            place.code.co_filename in USER_FILES for place in failure.places)
+
+    search = Search(run, repair, budget_s, stops, key=f"{cls.__qualname__}.apply")
     none = True
     for found in itertools.islice(search.results(starts), 6):
         if len(only_forward) == PATIENCE:
             break
-        if found.operations > 1 and any(True for _ in _tensors(found.value)):
+        if not found.ran or (found.operations > 1 and any(True for _ in _tensors(found.value))):
             chosen, none = found.arguments, False
             yield Example(chosen.label, partial(positional, chosen, frozenset(constant)), cls)
     for chosen in only_forward[:2]:

@@ -242,3 +242,42 @@ def test_the_report_counts_what_was_examined() -> None:
     assert "\n    net.py:" in done.stdout and ": Lost9: " in done.stdout and ": Lost10: " not in done.stdout
     assert "\n    and 2 more (--output-format json names them all)\n" in done.stdout
     assert [one["name"] for one in confirm(text)["examined"]] == [f"Lost{number}" for number in range(12)]
+
+
+APPLIED = """
+import torch
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, bias=None, scale=1.0):
+        ctx.save_for_backward(x, w)
+        ctx.scale = scale
+        y = x.mm(w.t()) * scale
+        return y if bias is None else y + bias
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        return grad.mm(w) * ctx.scale, grad.t().mm(x) * ctx.scale, None, None
+
+
+def run(x, w):
+    return Scaled.apply(x, w, None, 2.0)
+"""
+
+
+def test_a_function_gets_as_many_arguments_as_the_file_gives_it() -> None:
+    import ast
+
+    from runtime_check.functions import ArgumentGuesser, applied
+
+    text, given = APPLIED, "None, 2.0"
+    space: dict[str, object] = {}
+    exec(compile(text, "applied.py", "exec"), space)
+    cls = space["Scaled"]
+    guesser = ArgumentGuesser(cls.forward, cls, drop_context=True, applied=applied(ast.parse(text), "Scaled"))
+    starts, _ = guesser.starts()
+    assert starts[0].label.endswith(given)
+    fewer, _ = ArgumentGuesser(cls.forward, cls, drop_context=True).starts()
+    assert not fewer[0].label.endswith(given)
