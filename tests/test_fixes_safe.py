@@ -211,3 +211,26 @@ def test_what_a_graph_keeps_and_is_changed_is_not_detached_safely(lines: list[st
     head = ("import torch\n\nw, v = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)\n"
             "opt = torch.optim.SGD([w, v], lr=0.1)\n")
     assert safety(head + "\n".join(lines) + "\n", "TL103") == [Safety.SAFE if safe else Safety.UNSAFE]
+
+
+@pytest.mark.parametrize(("lines", "safe"), [
+    (["z = Variable(y)", "z.requires_grad_()"], False),
+    (["z = Variable(y)", "z.requires_grad = True"], False),
+    (["z = Variable(y)", "z += w"], False),
+    (["z = Variable(y)", "z[0] = w[0]"], False),
+    (["z = Variable(y)", "z.mul_(w)"], False),
+    (["z = Variable(y)", "z.unsqueeze_(0)"], False),
+    (["z = Variable(y)", "z.data = w.detach()"], False),
+    (["z = Variable(y).requires_grad_()"], False),
+    (["box.x = Variable(y)", "box.x.requires_grad_()"], False),
+    (["z = Variable(y)", "print(z.sum(), z[0])"], True),
+    (["z = Variable(y)", "print(z.shape, z.requires_grad)"], True),
+    (["z = Variable(y.clone())", "z.requires_grad_()"], True),
+    (["z = Variable(torch.zeros(3))", "z.requires_grad_()"], True),
+    (["z = Variable(y, requires_grad=True)", "z.grad = None"], True),
+    (["print(Variable(y) * 2)"], True),
+])
+def test_a_variable_that_is_changed_is_another_tensor(lines: list[str], safe: bool) -> None:
+    head = ("import torch\nfrom torch.autograd import Variable\n\ny = torch.ones(3)\n"
+            "w = torch.ones(3, requires_grad=True)\n")
+    assert safety(head + "\n".join(lines) + "\n", "TL905") == [Safety.SAFE if safe else Safety.UNSAFE]

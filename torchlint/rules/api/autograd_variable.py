@@ -131,9 +131,36 @@ def plain(model: FileModel, call: ast.Call, data: ast.expr) -> Repair | None:
     text = edits.source_of(model, data)
     if methods and not isinstance(data, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
         text = f"({text})"
-    safety = Safety.SAFE if known else Safety.UNSAFE
+    alone = bool(methods) or is_fresh(model, data) or not is_changed(model, call)
+    safety = Safety.SAFE if known and alone else Safety.UNSAFE
     return edits.repair(
         "Use the tensor itself", edits.replace(model, call, text + "".join(methods)), safety=safety)
+
+
+def is_changed(model: FileModel, call: ast.Call) -> bool:
+    """Whether what Variable gave is changed itself where it is used: the tensor that went in stays as it was then."""
+    match model.parent(call):
+        case ast.Assign(targets=targets):
+            names = {target.id for target in targets if isinstance(target, ast.Name)}
+            paths = {target.attr for target in targets if isinstance(target, ast.Attribute)}
+            uses: list[ast.expr] = [
+                node for node in ast.walk(model.owner(call)) if isinstance(node, ast.Name) and node.id in names]
+            uses += [node for path in paths for node in model.attributes_named(path)]
+            return any(changes(model, node) for node in uses)
+        case _:
+            return changes(model, call)
+
+
+def changes(model: FileModel, node: ast.expr) -> bool:
+    """Whether a tensor is changed, or told something, where it stands: `x.requires_grad_()`, `x += 1`, `x.grad = y`."""
+    match parent := model.parent(node):
+        case ast.AugAssign(target=target):
+            return target is node
+        case ast.Subscript(value=value, ctx=ast.Store() | ast.Del()):
+            return value is node
+        case ast.Attribute(attr=attr):
+            return isinstance(parent.ctx, ast.Store) or (attr.endswith("_") and not attr.endswith("__"))
+    return False
 
 
 def is_fresh(model: FileModel, data: ast.expr) -> bool:
