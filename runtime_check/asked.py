@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from runtime_check.amounts import amounts
 from runtime_check.specs import OMIT, Assignment, Const, Made, Spec, Tensor
 from runtime_check.world import RANKS
 
@@ -19,6 +20,7 @@ FIRST = 6  # assignments that are tried with what is asked for
 DEPTH = 4  # names and attributes that are followed to a parameter
 PRESENT = object()  # stands for any value but None
 REGISTERS = ("register_buffer", "register_parameter", "register_module", "add_module")
+UNNAMED = {"", "__init__", "__call__", "forward"}  # what is called by another name, or by that of the class
 ENDS = (ast.Return, ast.Continue, ast.Break)  # what raises refuses arguments that defaults are not
 
 
@@ -103,6 +105,10 @@ def asked_by(tree: ast.Module, qualname: str, line: int) -> Asked:
     known = {name for owner in owners for name in owner}
     for attribute in dict.fromkeys(item for item in attributes_read(function.body, line) if item not in known):
         reading.exists(attribute)
+    if not calls_any(tree, {holder.rpartition(".")[2], name} - UNNAMED):  # what the file itself gives is meant
+        for test, holds in passed_by(function, line):
+            reading.read(test, holds, function)
+        reading.enough(line)
     switched = tuple(reading.switched.items())
     return Asked(Wishes(tuple(reading.made.items())), Wishes(tuple(reading.called.items())), switched)
 
@@ -136,6 +142,14 @@ def conditions(body: list[ast.stmt], line: int) -> Iterator[tuple[ast.expr, bool
                     yield statement.test, number == 0
                 yield from conditions(block, line)
         return
+
+
+def passed_by(function: ast.FunctionDef, line: int) -> Iterator[tuple[ast.expr, bool]]:
+    """The test of a condition on a line that may return: what is on the line is about what comes when it does not."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.If) and node.lineno == line and isinstance(node.body[-1], ast.Return):
+            if not node.orelse:
+                yield node.test, False
 
 
 def attributes_read(body: list[ast.stmt], line: int) -> Iterator[str]:
@@ -219,6 +233,17 @@ class Reading:
         ways = [list(conditions(self.init.body, place)) for place in made]
         for test, holds in ways[0] if all(ways) else ():
             self.read(test, holds, self.init)
+
+    def enough(self, line: int) -> None:
+        """Notes larger amounts where defaults are so small that a line does nothing."""
+        for amount in amounts(self.function, line):
+            other = Reading(self.init, self.function)
+            other.follow(amount.node, amount.enough, self.function, DEPTH)
+            kinds = ((other.made, self.made, self.init), (other.called, self.called, self.function))
+            for found, mine, function in kinds:
+                for name, value in found.items():
+                    if function is not None and default_of(function, name) in amount.idle:
+                        mine.setdefault(name, value)
 
     def follow(self, what: ast.expr, value: Any, function: ast.FunctionDef, depth: int) -> None:
         """Notes which parameters give an expression of a function a value."""
@@ -306,6 +331,26 @@ def parameters(function: ast.FunctionDef) -> set[str]:
     """The names of a function's parameters."""
     parts = function.args
     return {item.arg for item in (*parts.posonlyargs, *parts.args, *parts.kwonlyargs)} - {"self", "cls"}
+
+
+def default_of(function: ast.FunctionDef, name: str) -> Any:
+    """The default of a parameter, if that is a plain number."""
+    parts = function.args
+    plain = [*parts.posonlyargs, *parts.args]
+    ordered = zip(plain[::-1], parts.defaults[::-1], strict=False)
+    for parameter, default in (*ordered, *zip(parts.kwonlyargs, parts.kw_defaults, strict=True)):
+        if parameter.arg == name and isinstance(default, ast.Constant) and type(default.value) in (int, float):
+            return default.value
+    return None
+
+
+def calls_any(tree: ast.Module, names: set[str]) -> bool:
+    """Whether a file calls anything of some names."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in names:
+                return True
+    return False
 
 
 def assignments(function: ast.FunctionDef, name: str) -> Iterator[tuple[int, ast.expr]]:

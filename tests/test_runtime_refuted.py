@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.plan import from_finding
 from runtime_check.pool import Pool
-from torchlint.claims import Claim, Raises
+from torchlint.claims import Aliased, Claim, NotRegistered, OutputsDiffer, Raises
 from torchlint.findings import Confidence, Finding, Severity, Span
 
 OVERWRITTEN = Raises("RuntimeError", "modified by an inplace operation")
@@ -70,3 +70,101 @@ def test_what_a_forward_overwrites_is_told_by_a_backward(
     program = FORWARD.format(made=made, flagged=flagged, given=given)
     outcome = outcome_of(pool, program, OVERWRITTEN, "TL105")
     assert outcome.verdict is verdict and reason in outcome.why, outcome
+
+
+IDLE = {
+    "TL405": (NotRegistered(), "self.layers = [nn.Linear(4, 4) for _ in range(depth)]  #!", "self.layers", "depth=0"),
+    "TL412": (Aliased(), "self.layers = nn.ModuleList([nn.Linear(4, 4)] * depth)  #!", "self.layers", "depth=1"),
+}
+LAYERS = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, {default}):
+        super().__init__()
+        self.f = nn.Linear(4, 4)
+        {flagged}
+
+    def forward(self, x):
+        for layer in {layers}:
+            x = layer(x)
+        return self.f(x)
+"""
+LATER = "self.layers = []  #!\n        for _ in range(depth):\n            self.layers.append(nn.Linear(4, 4))"
+
+
+@pytest.mark.parametrize("flagged", [IDLE["TL405"][1], LATER])
+def test_layers_of_which_there_are_none_by_default_are_made(pool: Pool, flagged: str) -> None:
+    program = LAYERS.format(default="depth=0", flagged=flagged, layers="self.layers")
+    outcome = outcome_of(pool, program, NotRegistered(), "TL405")
+    assert outcome.verdict is Verdict.CONFIRMED or "follow" in outcome.why, outcome
+    assert "Net(depth=2)" in outcome.how, outcome
+
+
+@pytest.mark.parametrize("code", sorted(IDLE))
+def test_the_amount_that_the_script_itself_gives_is_kept_and_refutes_nothing(pool: Pool, code: str) -> None:
+    claim, flagged, layers, default = IDLE[code]
+    program = LAYERS.format(default=default, flagged=flagged, layers=layers) + f"\n\nNet({default})(torch.ones(2, 4))\n"
+    outcome = outcome_of(pool, program, claim, code)
+    assert outcome.verdict is Verdict.CANNOT_TELL and f"with {default} " in outcome.why, outcome
+
+
+def test_two_copies_are_made_where_one_is_the_default(pool: Pool) -> None:
+    claim, flagged, layers, default = IDLE["TL412"]
+    outcome = outcome_of(pool, LAYERS.format(default=default, flagged=flagged, layers=layers), claim, "TL412")
+    assert outcome.verdict is not Verdict.REFUTED and "Net(depth=2)" in outcome.how, outcome
+
+
+DROPPED = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, p=0.0):
+        super().__init__()
+        self.f = nn.Linear(16, 16)
+        self.p = p
+
+    def forward(self, x):
+        return {flagged}  #!
+"""
+
+
+@pytest.mark.parametrize("flagged", [
+    "nn.functional.dropout(self.f(x), self.p)",
+    "nn.functional.scaled_dot_product_attention(self.f(x), x, x, dropout_p=self.p)",
+])
+def test_what_is_dropped_with_no_probability_by_default_is_dropped(pool: Pool, flagged: str) -> None:
+    outcome = outcome_of(pool, DROPPED.format(flagged=flagged), OutputsDiffer(), "TL411")
+    assert outcome.verdict is Verdict.CONFIRMED and "Net(p=0.5)" in outcome.how, outcome
+    called = DROPPED.format(flagged=flagged) + "\n\nNet(p=0.0)(torch.ones(2, 16))\n"
+    outcome = outcome_of(pool, called, OutputsDiffer(), "TL411")
+    assert outcome.verdict is Verdict.CANNOT_TELL and "with self.p=0.0 nothing is dropped" in outcome.why, outcome
+
+
+RETURNS = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, flag=True):
+        super().__init__()
+        self.flag = flag
+        self.f = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if self.flag:  #!
+            return self.f(x)
+"""
+
+
+def test_the_end_of_a_forward_that_defaults_do_not_come_to_is_looked_at(pool: Pool) -> None:
+    claim = Raises("TypeError|AttributeError", "NoneType")
+    outcome = outcome_of(pool, RETURNS, claim, "TL420")
+    assert outcome.verdict is Verdict.CONFIRMED and "flag=False" in outcome.how, outcome
+    outcome = outcome_of(pool, RETURNS + "\n\nNet(flag=True)(torch.ones(2, 4))\n", claim, "TL420")
+    assert outcome.verdict is Verdict.CANNOT_TELL and "its end was not come to" in outcome.why, outcome

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import linecache
 import math
 import os
-import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
 
 from runtime_check import again, clock, trace
 from runtime_check.evidence import Outcome, Verdict, cannot_tell, not_reached
 from runtime_check.learned import Learned
-from runtime_check.plan import MANY, Case, Lines, mapped, translated, with_steps
-from runtime_check.sandbox import Guard, beginning, shorten
+from runtime_check.plan import MANY, Case, Lines, mapped, translated
+from runtime_check.probes.idle import Idle
+from runtime_check.probes.runs import REPEATED, Program, Run, Way
+from runtime_check.sandbox import Guard, shorten
 from runtime_check.trace import calls_noted
 
 #: Claims about what happens when a module runs; to have made it refutes none of them.
@@ -33,114 +33,10 @@ COMPARED = {"Equivalent", "NoGradient", "OutputsDiffer", "WrongGradient"}
 RAISING = {"Raises", "ExecutesCode"}
 WHOLE = "the program as a whole"
 OVER = "the time was over"
-REPEATED = ", several times on one object"
 SHARE = 0.85  # of the case's time: the rest is for starting, judging and reporting
 REACH = 0.2  # of the case's time that a run may take to come to a watched statement
 LONGEST_RUN = 0.4  # of the remaining time that one run may take
 RUNS = 40  # executions of a watched statement after which a run has shown enough
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way of running a program: whole, or its function or class with arguments that fit."""
-
-    label: str
-    run: Callable[[], object]
-    kind: str = "call"  # as the file does it, or "made": with arguments that were made up
-    line: int | None = None  # the line that was to be reached, where that is not a flagged one
-    again: Callable[[], object] | None = None  # the same call several times, on one and the same object
-    learned: Learned = field(default_factory=Learned)  # before it was run
-
-    @property
-    def made_up(self) -> bool:
-        """Whether the arguments are guesses, so that an exception may be their fault."""
-        return self.kind == "made"
-
-    @property
-    def repeated(self) -> Way | None:
-        """The same call several times over, for what shows in later calls alone."""
-        if self.again is None:
-            return None
-        return replace(self, label=f"{self.label}{REPEATED}", run=self.again, again=None)
-
-
-@dataclass(frozen=True)
-class Program:
-    """A text to run and the statements in it that are watched."""
-
-    text: str
-    path: str
-    spots: tuple[Lines, ...]
-    whole: bool = False
-    roots: tuple[str, ...] = ()
-    factories: tuple[tuple[str, str], ...] = ()
-
-    def execute(self) -> dict[str, Any]:
-        """Runs the text as `__main__`; returns its globals."""
-        module = types.ModuleType("__main__")
-        module.__file__ = self.path
-        lines = self.text.splitlines(keepends=True)
-        linecache.cache[self.path] = (len(self.text), None, lines, self.path)
-        sys.modules["__main__"] = module
-        exec(compile(self.text, self.path, "exec", dont_inherit=True), module.__dict__)
-        return module.__dict__
-
-    @cached_property
-    def space(self) -> Any:
-        """The demand-driven namespace of the text, made once."""
-        from runtime_check.extract import Namespace
-
-        space = Namespace(self.text, self.path, self.roots)
-        space.loader.factories = self.factories
-        return space
-
-    def resized(self, steps: str, count: int) -> Program:
-        """The program with another number of iterations."""
-        if not (self.whole and steps):
-            return self
-        return replace(self, text=with_steps(self.text, steps, count))
-
-
-@dataclass
-class Run:
-    """What one run did."""
-
-    label: str
-    value: object = None
-    error: BaseException | None = None
-    hits: int = 0
-    raised: list[BaseException] = field(default_factory=list)  # passed through a watched statement
-    backward_errors: list[BaseException] = field(default_factory=list)  # raised by backwards, if a probe asks
-    warnings: list[Any] = field(default_factory=list)
-    output: str = ""
-    stopped: str = ""  # what the sandbox refused
-    seconds: float = 0.0
-
-    @property
-    def reached(self) -> bool:
-        """Whether a watched statement was executed, be it with an error."""
-        return self.hits > 0 or bool(self.raised)
-
-    @property
-    def failed(self) -> bool:
-        """Whether every execution of a watched statement ended in an exception."""
-        return 0 < self.hits <= len(self.raised)
-
-    @property
-    def trouble(self) -> str:
-        """Why the run ended early, or an empty string."""
-        if self.stopped:
-            return f"it was stopped when it tried to {self.stopped}"
-        match self.error:
-            case None | trace.Enough():
-                return ""
-            case trace.OutOfTime():
-                return "it took too long"
-            case SystemExit():
-                return "it called exit"
-            case MemoryError():
-                return "it needs more memory than the limit"
-        return f"{type(self.error).__name__}: {shorten(beginning(str(self.error)), 120)}".removesuffix(": ")
 
 
 class Bench:
@@ -159,6 +55,7 @@ class Bench:
         self.called: set[str] = set()  # classes of modules that were called in its runs
         self.reached = False  # a run has come to a watched statement
         self.learned, self.given = Learned.of(case), Learned()
+        self.idle = Idle(self.flagged)
 
     def program(self, text: str, path: str, spots: tuple[Lines, ...]) -> Program:
         """A program of this case; an example's is given enough iterations to show growth."""
@@ -320,7 +217,7 @@ class Bench:
             program.text,
             spots,
             limit=limit,
-            before=before,
+            before=self.idle.noting(program, before),
             after=after,
             parts=parts,
             returned=returned,
@@ -392,13 +289,16 @@ def decide(bench: Bench, ways: Iterator[Way], judge: Judge, best: list[Outcome],
     for way in ways:
         bench.way = way
         bench.called.clear()
+        bench.idle.clear()
         outcome = judge(way)
         if outcome is None:
             continue
         outcome = bench.learned.tell(outcome, way.label)
         if outcome.verdict is Verdict.CONFIRMED:
             return outcome
-        if outcome.verdict is Verdict.REFUTED and bench.only_made:
+        if outcome.verdict is Verdict.REFUTED and bench.idle.said:
+            outcome = cannot_tell(f"{bench.idle.said} ({outcome.why})", outcome.evidence, outcome.how)
+        elif outcome.verdict is Verdict.REFUTED and bench.only_made:
             outcome = cannot_tell(f"the module was made but not called ({outcome.why})", outcome.evidence, outcome.how)
         elif way.label == WHOLE:
             return outcome
@@ -452,3 +352,6 @@ def contrast(
         return outcome if outcome.how else replace(outcome, how=way.label)
 
     return first_decisive(bench, bench.ways(bench.flagged), one, most=most)
+
+
+__all__ = ["OVER", "RUNS", "WHOLE", "Bench", "Judge", "Program", "Run", "Way", "contrast", "doubtful", "first_decisive"]

@@ -43,7 +43,8 @@ def probe(bench: Bench) -> Outcome:
         outcome = shadowed.probe_output(bench) if bench.case.code == OUTPUT else shadowed.probe(bench)
         if outcome.verdict in (Verdict.CONFIRMED, Verdict.REFUTED):
             return outcome
-    return first_decisive(bench, ways(bench), lambda way: judge(bench, claim, way), most=6)
+    later = first_decisive(bench, ways(bench), lambda way: judge(bench, claim, way), most=6)
+    return outcome if bench.case.code == OUTPUT and later.verdict is Verdict.REFUTED else later
 
 
 def ways(bench: Bench) -> Iterator[Way]:

@@ -177,6 +177,9 @@ def judge_output(bench: Bench, bad: Outputs, good: Outputs | None) -> Outcome:
     if not bad.calls:
         return cannot_tell("no instance of the class was called")
     rows = [Evidence("calls of forward that return None", str(bad.nothing), "calls", str(bad.calls))]
+    ends = not bench.case.whole and any(may_end(bench.flagged.text, spot.first) for spot in bench.flagged.spots)
+    if not bad.nothing and ends:
+        return cannot_tell("forward returns something each time, and its end was not come to", rows)
     if not bad.nothing:
         return Outcome(Verdict.REFUTED, "forward returns something each time", tuple(rows))
     if good is not None and good.calls:
@@ -184,3 +187,32 @@ def judge_output(bench: Bench, bad: Outputs, good: Outputs | None) -> Outcome:
         if good.nothing >= bad.nothing:
             return cannot_tell("so it is in the corrected program", rows)
     return Outcome(Verdict.CONFIRMED, f"forward returns None in {bad.nothing} of {bad.calls} calls", tuple(rows))
+
+
+def may_end(text: str, line: int) -> bool:
+    """Whether the function around a line can come to its end without a `return`, as far as its form tells."""
+    around = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)
+              and node.lineno <= line <= (node.end_lineno or 0)]
+    return bool(around) and goes_on(max(around, key=lambda node: node.lineno).body)
+
+
+def goes_on(body: list[ast.stmt]) -> bool:
+    """Whether what follows a block can be come to."""
+    match body[-1]:
+        case ast.Return(value=value):
+            return value is None
+        case ast.Raise():
+            return False
+        case ast.If(body=first, orelse=second):
+            return goes_on(first) or not second or goes_on(second)
+        case ast.With(body=inner):
+            return goes_on(inner)
+        case ast.Try(body=inner, handlers=handlers, orelse=other, finalbody=last):
+            if last and not goes_on(last):
+                return False
+            return goes_on(other or inner) or any(goes_on(handler.body) for handler in handlers)
+        case ast.While(test=ast.Constant(value=True)):
+            return False
+        case ast.Match(cases=cases):
+            return any(goes_on(case.body) for case in cases)
+    return True

@@ -1,0 +1,81 @@
+"""Amounts with which a statement does nothing: no layers, a single copy, a probability of zero.
+
+Such amounts often are defaults. What a statement makes of them says nothing of the statement.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SOME = 2  # layers, copies
+OFTEN = 0.5  # a probability
+#: Functions that drop values at random, with the place of the probability among their arguments, and its names.
+ATTENTION = "scaled_dot_product_attention"
+NAMES = ("p", "dropout_p")
+
+
+@dataclass(frozen=True)
+class Amount:
+    """An expression for an amount, the values of it with which nothing happens, and one with which something does."""
+
+    node: ast.expr
+    idle: tuple[float, ...]
+    enough: float
+    what: str  # happens with an idle one
+
+
+def amounts(function: ast.FunctionDef, line: int) -> Iterator[Amount]:
+    """Amounts on which it depends whether a statement of a function does anything."""
+    for statement in statements(function, line):
+        for node in ast.walk(statement):
+            yield from of_node(node)
+
+
+def statements(function: ast.FunctionDef, line: int) -> Iterator[ast.AST]:
+    """The statement on a line, and the heads of the loops around it and of those that add to what it stores."""
+    names: set[str] = set()
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+    for node in ast.walk(function):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or line):
+            if not hasattr(node, "body"):
+                yield node
+                names |= stored(node)
+    for loop in loops:
+        inside = loop.lineno <= line <= (loop.end_lineno or line)
+        if inside or any(isinstance(part, ast.expr) and ast.unparse(part) in names for part in ast.walk(loop)):
+            yield loop.iter
+
+
+def stored(statement: ast.stmt) -> set[str]:
+    """What a statement assigns, as it is written."""
+    match statement:
+        case ast.Assign(targets=targets):
+            return {ast.unparse(target) for target in targets}
+        case ast.AnnAssign(target=target):
+            return {ast.unparse(target)}
+    return set()
+
+
+def of_node(node: ast.AST) -> Iterator[Amount]:
+    """The amount that an expression is about, if it is one that a statement can have too little of."""
+    match node:
+        case ast.Call(func=ast.Name(id="range"), args=[count]):
+            yield from plain(count, (0,), SOME, "the loop runs no time")
+        case ast.BinOp(left=ast.List(), op=ast.Mult(), right=count) | ast.BinOp(
+            left=count, op=ast.Mult(), right=ast.List()
+        ):
+            yield from plain(count, (0, 1), SOME, "there are no two copies")
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=args, keywords=keywords):
+            if "dropout" in name or name == ATTENTION:
+                place = 4 if name == ATTENTION else 1
+                given = [part.value for part in keywords if part.arg in NAMES] + args[place : place + 1]
+                for probability in given[:1]:
+                    yield from plain(probability, (0,), OFTEN, "nothing is dropped")
+
+
+def plain(node: ast.expr, idle: tuple[float, ...], enough: float, what: str) -> Iterator[Amount]:
+    """An amount that is a variable or an attribute."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        yield Amount(node, idle, enough, what)
