@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -162,12 +163,29 @@ def neighbour(lines: list[str], place: int) -> int:
 # -- edits --------------------------------------------------------------------------------------
 
 
+Change = tuple[int, int, str]  # from, to, as offsets into a text, and what stands there afterwards
+
+
 def apply_fixes(text: str, fixes: list[Fix]) -> str:
     """The text after fixes, whatever their safety; one that overlaps an earlier one is left out.
 
     ValueError if an edit of the first fix lies outside the text or overlaps another of its own.
     """
-    taken: list[tuple[int, int, str]] = []
+    return followed(text, fixes, Lines(1, 1))[0]
+
+
+def followed(text: str, fixes: list[Fix], lines: Lines) -> tuple[str, Lines]:
+    """The text after fixes, as `apply_fixes` makes it, and where lines of it are then."""
+    taken, imports = chosen(text, fixes)
+    new = spliced(text, taken)
+    lines = carried(text, new, taken, lines)
+    extra = import_edits(Source("", new), imports)
+    return followed(new, [Fix(Safety.SAFE, "imports", extra)], lines) if extra else (new, lines)
+
+
+def chosen(text: str, fixes: list[Fix]) -> tuple[list[Change], list[str]]:
+    """The changes that fixes make, in order, and the imports that these need."""
+    taken: list[Change] = []
     imports: list[str] = []
     starts = [0]
     for line in Source("", text).lines:
@@ -181,13 +199,43 @@ def apply_fixes(text: str, fixes: list[Fix]) -> str:
         if all(end <= a or start >= b for start, end, _ in mine for a, b, _ in taken):
             taken += mine
             imports += [line for line in fix.imports if line not in imports]
-    for start, end, new in sorted(taken, reverse=True):
+    return sorted(taken), imports
+
+
+def spliced(text: str, changes: list[Change]) -> str:
+    """The text with changes made."""
+    for start, end, new in reversed(changes):
         text = text[:start] + new + text[end:]
-    extra = import_edits(Source("", text), imports)
-    return apply_fixes(text, [Fix(Safety.SAFE, "imports", extra)]) if extra else text
+    return text
 
 
-def offsets(edit: Edit, starts: list[int]) -> tuple[int, int, str]:
+def carried(text: str, new: str, changes: list[Change], lines: Lines) -> Lines:
+    """Where lines of a text are after changes: what stands elsewhere is not mistaken for them, if it is the same.
+
+    What the changes take away as a whole is looked for in the rest.
+    """
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    first, last = lines.first, min(lines.last, len(starts) - 1)
+    for start, end, _ in (*changes, *reversed(changes)):  # up and down, as a change may reach into lines of another
+        if first <= last and end >= starts[first - 1] and start < starts[last]:
+            first = min(first, bisect_right(starts, start))
+            last = max(last, bisect_left(starts, end))
+    if first > last:
+        return lines
+    here, there = starts[first - 1], starts[last]
+    inner = [(start - here, end - here, put) for start, end, put in changes if here <= start < there]
+    shift = sum(len(put) - (end - start) for start, end, put in changes if start < here)
+    part = spliced(text[here:there], inner)
+    if not part.strip():
+        return mapped(text, new, lines)
+    above = len(new[: here + shift].splitlines())
+    found = mapped(text[here:there], part, Lines(lines.first - first + 1, lines.last - first + 1))
+    return Lines(found.first + above, found.last + above)
+
+
+def offsets(edit: Edit, starts: list[int]) -> Change:
     """An edit as offsets into the text. ValueError outside it."""
     span = edit.span
     if not 1 <= span.line <= span.end_line <= len(starts):
@@ -229,7 +277,8 @@ def from_finding(
     """
     flagged = statement_lines(text, finding.span.line)
     flagged = replace(flagged, part=skippable(text, finding.span.line, finding.span.column))
-    corrected, correction = correct(finding, text, flagged, others, together=isinstance(claim, (Raises, GraphGrows)))
+    together = isinstance(claim, (Raises, GraphGrows))
+    corrected, correction, mended = correct(finding, text, flagged, others, together=together)
     return Case(
         key,
         path or finding.path,
@@ -239,7 +288,7 @@ def from_finding(
         text,
         (flagged,),
         corrected,
-        () if corrected is None else (mapped(text, corrected, flagged),),
+        () if corrected is None else (mended,),
         correction,
         finding.message,
         roots=roots,
@@ -255,8 +304,10 @@ TOGETHER = {"TL301": ("TL301", "TL302"), "TL302": ("TL301", "TL302")}
 
 def correct(
     finding: Finding, text: str, flagged: Lines, others: tuple[Finding, ...], *, together: bool = False
-) -> tuple[str | None, str]:
+) -> tuple[str | None, str, Lines]:
     """The corrected text and what it is: fixed, else with the rule's advice followed; None if neither.
+
+    The third is where the flagged lines are in it.
 
     `together` makes the fixes of the rule's other findings in the file as well.
     """
@@ -265,11 +316,12 @@ def correct(
     fixes = [fix for fix in (finding.fix, *partners) if fix is not None]
     if finding.fix is not None:
         try:
-            return apply_fixes(text, fixes), "with the fix"
+            fixed, mended = followed(text, fixes, flagged)
+            return fixed, "with the fix", mended
         except (ValueError, SyntaxError):
             pass  # a fix that cannot be applied is the fixer's fault; the experiment goes on without
     advice = advised(finding.code, text, flagged.first, flagged.last, finding.span.column)
-    return advice, "with the advice followed"
+    return advice, "with the advice followed", flagged if advice is None else mapped(text, advice, flagged)
 
 
 # -- examples -----------------------------------------------------------------------------------

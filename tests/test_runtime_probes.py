@@ -23,6 +23,7 @@ from runtime_check.plan import (  # noqa: E402
     Lines,
     apply_fixes,
     correct,
+    followed,
     from_example,
     from_finding,
     mapped,
@@ -368,12 +369,32 @@ def test_fixes_are_applied_with_their_imports() -> None:
         apply_fixes(text, [twice])
 
 
+def test_lines_are_followed_through_the_edits_themselves() -> None:
+    text = "def f(w):\n    w.data.add_(1)\n    with no_grad():\n        a = w * 1\n    w.data.add_(1)\n    return a\n"
+    block = "with no_grad():\n        "
+    first = Fix(Safety.SAFE, "t", (Edit(Span(2, 5, 2, 5), block), Edit(Span(2, 6, 2, 11), "")), ("import torch",))
+    new, lines = followed(text, [first], Lines(2, 2))
+    assert new.startswith("import torch\n\ndef f(w):\n    with no_grad():\n        w.add_(1)\n    with no_grad():\n")
+    assert lines == Lines(4, 5)
+    assert followed(text, [first], Lines(5, 5))[1] == Lines(8, 8)
+    last = Fix(Safety.SAFE, "t", (Edit(Span(5, 5, 5, 5), block), Edit(Span(5, 6, 5, 11), "")))
+    assert followed(text, [last], Lines(5, 5))[1] == Lines(5, 6)
+    assert followed(text, [last], Lines(2, 2))[1] == Lines(2, 2)
+    before = Fix(Safety.SAFE, "t", (Edit(Span(5, 1, 5, 1), "    w.data.add_(1)\n"),))
+    assert followed(text, [before], Lines(5, 5))[1] in (Lines(5, 5), Lines(6, 6))  # two equal lines
+    gone = Fix(Safety.SAFE, "t", (Edit(Span(5, 1, 6, 1), ""),))
+    assert followed(text, [gone], Lines(5, 5))[1] == Lines(4, 4)  # deleted: the line before
+    both = Fix(Safety.SAFE, "t", (Edit(Span(4, 17, 5, 5), "; "),))
+    assert followed(text, [both], Lines(5, 5))[1] == Lines(4, 4)
+
+
 def test_a_broken_fix_falls_back_to_advice() -> None:
     text = "x.data.add_(1)\n"
     broken = Fix(Safety.SAFE, "t", (Edit(Span(9, 1, 9, 1), "z"),))
     assert correct(finding(1, "TL101", broken), text, Lines(1, 1), ()) == (
         "x.detach().add_(1)\n",
         "with the advice followed",
+        Lines(1, 1),
     )
     assert correct(finding(1, "TL998", broken), text, Lines(1, 1), ())[0] is None
 

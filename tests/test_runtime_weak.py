@@ -472,3 +472,40 @@ def test_an_error_of_another_function_is_not_that_of_the_flagged_one(pool: Pool)
     right, wrong = outcomes(pool, OTHERS, "TL222")
     assert right.verdict in (Verdict.REFUTED, Verdict.CANNOT_TELL), right
     assert wrong.verdict is Verdict.CONFIRMED, wrong
+
+
+NET = """
+    import torch
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(4))
+            self.lin = nn.Linear(4, 4)
+
+        def loss(self, x):
+            return (x * self.weight).pow(2).mean()
+
+        def embed(self, x):
+            h = self.lin(x)
+            self.aux = h.pow(2).mean()
+            return h
+
+        def forward(self, x):
+            return x * self.weight
+
+        def init_weights(self, x):
+"""
+
+
+def of_net(pool: Pool, lines: list[str], code: str = "TL102") -> list[Outcome]:
+    """The outcomes of the findings of a rule in a method of a module with these lines."""
+    return outcomes(pool, NET + "".join(f"            {line}\n" for line in lines), code)
+
+
+def test_the_corrected_line_is_not_taken_for_an_equal_one(pool: Pool) -> None:
+    lines = ["self.weight.data.add_(1)", "with torch.no_grad():", "    a = self.weight * x", "self.weight.data.add_(10)",
+             "return a"]
+    assert [found.verdict for found in of_net(pool, lines)] == [Verdict.CONFIRMED] * 2
