@@ -156,7 +156,7 @@ def cases_in(paths: tuple[str, ...], options: Options, seconds: float,
              factories: tuple[tuple[str, str], ...] = ()) -> Iterator[tuple[str, Case]]:
     """A case for everything in the files that can be tried, with its kind; `factories` are those of the user."""
     folders = tuple(str(root) for root in roots(paths))
-    for found in discover(paths, options.exclude, options.base).files:
+    for found in discover(paths, options.exclude, options.base, force=options.force_exclude).files:
         try:
             text = read_source(found.path, found.shown).text
             tree = ast.parse(text)

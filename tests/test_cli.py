@@ -401,3 +401,10 @@ def test_a_path_named_like_a_command_can_be_checked(name: str) -> None:
         result = run(*args)
         assert result.exit_code == 1
         assert result.stdout.startswith(f"{name}/a.py:2:1: TL901")
+
+
+def test_named_files_are_excluded_on_demand() -> None:
+    write(pyproject_toml="[tool.torchlint]\nselect = ['cuda-call']\nexclude = ['old/']\n", old__a_py=ALL_CALLS)
+    assert concise("old/a.py") == (1, ["old/a.py:4:1: TL911"])
+    assert concise("old/a.py", "--force-exclude") == (0, [])
+    assert concise("old", "--force-exclude") == (0, [])

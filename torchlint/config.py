@@ -37,6 +37,7 @@ class Options:
     ignore: tuple[str, ...] = ()
     per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (gitignore pattern, selectors ignored there)
     exclude: tuple[str, ...] = ()
+    force_exclude: bool = False  # also for files that are named
     preview: bool = False
     torch_version: str = ""  # "": any version, all rules apply
     factories: tuple[tuple[str, str], ...] = ()  # for confirm: ("pkg.mod:Net", "tests/made.py:make_net")

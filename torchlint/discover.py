@@ -56,17 +56,19 @@ class Layer:
         return self.spec.check_file(relative).include
 
 
-def discover(paths: Iterable[str], exclude: Sequence[str] = (), base: str = ".") -> Discovery:
+def discover(paths: Iterable[str], exclude: Sequence[str] = (), base: str = ".", *, force: bool = False) -> Discovery:
     """The Python files that `paths` name or contain, each once, sorted by argument and then by name.
 
-    `exclude` are gitignore patterns relative to `base`. A file that is named is always in the result;
-    so is what lies in a named directory even where rules from above it would ignore it. Links to
-    directories are not followed below an argument, so that a loop of links cannot hold the walk.
+    `exclude` are gitignore patterns relative to `base`. A file that is named is in the result in any case, but
+    with `force` not if it is excluded; so is what lies in a named directory, even where rules from above it would
+    ignore it. Links to directories are not followed below an argument, so that a loop of links cannot hold the walk.
     """
     above = [Layer(os.path.abspath(base), patterns(exclude))] if exclude else []
     files: dict[str, Found] = {}
     errors: list[Problem] = []
     for path in paths:
+        if force and excluded(os.path.join(path, "any") if os.path.isdir(path) else path, exclude, base):
+            continue
         if os.path.isdir(path):
             for file in _below(os.path.abspath(path), above, errors):
                 files.setdefault(os.path.realpath(file), Found(file, show(file)))

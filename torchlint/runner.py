@@ -108,7 +108,7 @@ def lint_paths(
     options = options or Options()
     known = every_rule() if rules is None else tuple(rules)
     selection = select(options, known)
-    discovery = discover(paths, options.exclude, options.base)
+    discovery = discover(paths, options.exclude, options.base, force=options.force_exclude)
     project = Project(roots(paths))
     checker = Checker(selection, project, cached)
     cache = Cache(options, known, project) if cached else None

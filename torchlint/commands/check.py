@@ -31,6 +31,7 @@ class Choices:
     extend_select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    force_exclude: bool = False
     preview: bool | None = None
     isolated: bool = False
     jobs: int | None = None
@@ -49,7 +50,7 @@ class Choices:
             preview=self.preview,
             jobs=self.jobs,
         )
-        return replace(options, exclude=(*options.exclude, *self.exclude))
+        return replace(options, exclude=(*options.exclude, *self.exclude), force_exclude=self.force_exclude)
 
 
 @dataclass(frozen=True)
