@@ -1,6 +1,7 @@
 """Amounts with which a statement does nothing: no layers, a single copy, a probability of zero.
 
-Such amounts often are defaults. What a statement makes of them says nothing of the statement.
+Such amounts often are defaults. What a statement makes of them says nothing of the statement. The same holds for a
+dtype that is that of new tensors.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 SOME = 2  # layers, copies
 OFTEN = 0.5  # a probability
 #: Functions that drop values at random, with the place of the probability among their arguments, and its names.
 ATTENTION = "scaled_dot_product_attention"
 NAMES = ("p", "dropout_p")
+#: Defaults that are the dtype of new tensors, and none at all: then the usual one is guessed.
+USUAL = ("torch.float32", "torch.float", "torch.get_default_dtype()", "None", "")
 
 
 @dataclass(frozen=True)
@@ -21,8 +26,8 @@ class Amount:
     """An expression for an amount, the values of it with which nothing happens, and one with which something does."""
 
     node: ast.expr
-    idle: tuple[float, ...]
-    enough: float
+    idle: tuple[object, ...]  # numbers, or other defaults as they are written
+    enough: object
     what: str  # happens with an idle one
 
 
@@ -63,6 +68,10 @@ def of_node(node: ast.AST) -> Iterator[Amount]:
     match node:
         case ast.Call(func=ast.Name(id="range"), args=[count]):
             yield from plain(count, (0,), SOME, "the loop runs no time")
+        case ast.Call(func=ast.Attribute(value=ast.Call()), args=args, keywords=keywords) if converts(node):
+            for part in (*args, *(keyword.value for keyword in keywords)):
+                if ast.unparse(part).endswith("dtype"):
+                    yield from plain(part, USUAL, torch.float64, "the conversion changes nothing")
         case ast.BinOp(left=ast.List(), op=ast.Mult(), right=count) | ast.BinOp(
             left=count, op=ast.Mult(), right=ast.List()
         ):
@@ -75,7 +84,17 @@ def of_node(node: ast.AST) -> Iterator[Amount]:
                     yield from plain(probability, (0,), OFTEN, "nothing is dropped")
 
 
-def plain(node: ast.expr, idle: tuple[float, ...], enough: float, what: str) -> Iterator[Amount]:
+def converts(node: ast.AST) -> bool:
+    """Whether an expression converts a new parameter to what variables say, be it what it is already."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=made), attr="to" | "type" | "type_as" | "cuda" as name)):
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            constant = all(isinstance(part, ast.Constant) or ast.unparse(part).startswith("torch.") for part in given)
+            return ast.unparse(made).rpartition(".")[2] == "Parameter" and (name == "cuda" or not constant)
+    return False
+
+
+def plain(node: ast.expr, idle: tuple[object, ...], enough: object, what: str) -> Iterator[Amount]:
     """An amount that is a variable or an attribute."""
     if isinstance(node, (ast.Name, ast.Attribute)):
         yield Amount(node, idle, enough, what)

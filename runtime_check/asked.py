@@ -333,15 +333,17 @@ def parameters(function: ast.FunctionDef) -> set[str]:
     return {item.arg for item in (*parts.posonlyargs, *parts.args, *parts.kwonlyargs)} - {"self", "cls"}
 
 
-def default_of(function: ast.FunctionDef, name: str) -> Any:
-    """The default of a parameter, if that is a plain number."""
+def default_of(function: ast.FunctionDef, name: str) -> object:
+    """The default of a parameter: a number, or else as it is written; "" if it has none."""
     parts = function.args
     plain = [*parts.posonlyargs, *parts.args]
     ordered = zip(plain[::-1], parts.defaults[::-1], strict=False)
     for parameter, default in (*ordered, *zip(parts.kwonlyargs, parts.kw_defaults, strict=True)):
         if parameter.arg == name and isinstance(default, ast.Constant) and type(default.value) in (int, float):
             return default.value
-    return None
+        if parameter.arg == name and default is not None:
+            return ast.unparse(default)
+    return ""
 
 
 def calls_any(tree: ast.Module, names: set[str]) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from runtime_check.training import TrainingGuesser, recipes_for
 from runtime_check.world import Recipe
 
 INSTANCES = 2  # of a module on which a method of it is called
+GRAPHS = re.compile("backward through the graph a second time|modified by an inplace operation")
 CONSTRUCTED = 16  # ways to construct a class that are tried for one of its methods
 
 
@@ -287,15 +289,23 @@ class Maker:
         return self.wanted if cls.__name__ == self.target.qualname.rpartition(".")[0] else NOTHING_ASKED
 
     def failed_here(self, failure: Failure) -> bool:
-        """Whether the innermost line of user code in a failure is the line of interest."""
+        """Whether the innermost line of user code in a failure is the line of interest.
+
+        What is wrong with a graph behind that line counts too: it is never the fault of arguments.
+        """
         own = [place for place in failure.places if place.code.co_filename in USER_FILES]
+        if GRAPHS.search(failure.text) and self.behind(failure):
+            return True
         return bool(own) and (own[-1].code.co_filename, own[-1].line) == (self.space.path, self.target.line)
 
     def failed_after(self, search: Search) -> bool:
         """Whether the attempt that got furthest failed in the function of the line of interest, behind that line."""
+        return search.failure is not None and self.behind(search.failure)
+
+    def behind(self, failure: Failure) -> bool:
+        """Whether an attempt failed in the function of the line of interest, behind that line."""
         name = self.target.qualname.rpartition(".")[2]
-        places = search.failure.places if search.failure is not None else ()
-        own = [place.line for place in places
+        own = [place.line for place in failure.places
                if place.code.co_filename == self.space.path and place.code.co_name == name]
         return bool(own) and own[-1] > self.target.line
 

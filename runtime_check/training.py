@@ -1,13 +1,14 @@
 """Candidates for the arguments of training and evaluation functions, and of the classes that hold them."""
 from __future__ import annotations
 
+import ast
 import importlib
 import itertools
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -16,10 +17,10 @@ from torch import nn
 from runtime_check import names, world
 from runtime_check.environments import Continuous, Environment
 from runtime_check.functions import ArgumentGuesser
-from runtime_check.guess import Asked
+from runtime_check.guess import NOTHING, Asked
 from runtime_check.outside import Quiet
 from runtime_check.specs import Const, Made, Spec, Tensor
-from runtime_check.usage import Usage
+from runtime_check.usage import Usage, source_tree
 from runtime_check.world import BatchSpec, Recipe
 
 LABELS = re.compile(r"(^|_)(y|labels?|targets?|tgt|gt|cls|class\w*|ids?|lbl|answer|ground_truth)$|^(ys|yb|_)$")
@@ -109,7 +110,17 @@ class TrainingGuesser(ArgumentGuesser):
         hint = asked.hint if isinstance(asked.hint, type) else None
         if hint is not None and issubclass(hint, nn.Module):
             return True
+        free = any(asked.hint is hint for hint in (None, NOTHING, Any, Callable))
+        if free and use.calls and not use.is_tensor and self.differentiates:
+            return True
         return bool(names.MODULES.search(asked.name) and (use.calls or use.attributes or not use.arithmetic))
+
+    @cached_property
+    def differentiates(self) -> bool:
+        """Whether the function asks for gradients: of what it calls they are those of a model."""
+        tree = source_tree(self.function)
+        calls = (node for node in (ast.walk(tree) if tree is not None else ()) if isinstance(node, ast.Call))
+        return any(re.fullmatch(r"(.*autograd\.)?grad", ast.unparse(node.func)) for node in calls)
 
     def models(self, asked: Asked) -> Iterator[Spec]:
         """The world's model of this name; its maker looks the world up when it is called."""
@@ -199,8 +210,6 @@ def model_classes(space: Any, owner_module: str = "") -> list[type]:
 
 
 def _class_text(space: Any, cls: type) -> str:
-    import ast
-
     for step in space.binding.get(cls.__name__, ()):
         if isinstance(step.node, ast.ClassDef):
             return ast.unparse(step.node)

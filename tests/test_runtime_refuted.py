@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -11,18 +11,21 @@ pytest.importorskip("torch")
 from runtime_check.evidence import Outcome, Verdict
 from runtime_check.plan import from_finding
 from runtime_check.pool import Pool
-from torchlint.claims import Aliased, Claim, NotRegistered, OutputsDiffer, Raises
+from torchlint.claims import Aliased, Claim, NoGradient, NotRegistered, OutputsDiffer, Raises
 from torchlint.findings import Confidence, Finding, Severity, Span
 
 OVERWRITTEN = Raises("RuntimeError", "modified by an inplace operation")
 
 
-def outcome_of(pool: Pool, text: str, claim: Claim, code: str) -> Outcome:
-    """The outcome for a finding in a file; `#!` marks the line."""
-    text = textwrap.dedent(text).lstrip("\n")
+def outcome_of(pool: Pool, text: str, claim: Claim, code: str, corrected: str | None = None) -> Outcome:
+    """The outcome for a finding in a file, compared with a corrected one of as many lines; `#!` marks the line."""
+    text = text.lstrip("\n")
     line = next(n for n, row in enumerate(text.splitlines(), 1) if "#!" in row)
     finding = Finding("file.py", Span(line, 1, line, 2), code, "test", Severity.ERROR, Confidence.SURE, "message")
-    ((_, outcome),) = pool.run([from_finding(finding, claim, text, 0, seconds=20, path="file.py")])
+    case = from_finding(finding, claim, text, 0, seconds=20, path="file.py")
+    if corrected is not None:
+        case = replace(case, corrected=corrected.lstrip("\n"), mended=case.flagged, correction="with the correction")
+    ((_, outcome),) = pool.run([case])
     return outcome
 
 
@@ -168,3 +171,63 @@ def test_the_end_of_a_forward_that_defaults_do_not_come_to_is_looked_at(pool: Po
     assert outcome.verdict is Verdict.CONFIRMED and "flag=False" in outcome.how, outcome
     outcome = outcome_of(pool, RETURNS + "\n\nNet(flag=True)(torch.ones(2, 4))\n", claim, "TL420")
     assert outcome.verdict is Verdict.CANNOT_TELL and "its end was not come to" in outcome.why, outcome
+
+
+CONVERTED = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, {parameter}):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4)).{conversion}  #!
+
+    def forward(self, x):
+        return x * self.w
+"""
+
+
+@pytest.mark.parametrize(
+    ("parameter", "conversion", "verdict"),
+    [
+        ("device", "to(device)", Verdict.CANNOT_TELL),
+        ("device='cpu'", "to('cuda' if device is None else device)", Verdict.CANNOT_TELL),
+        ("dtype=torch.float32", "to(dtype)", Verdict.CONFIRMED),
+        ("dtype", "to(dtype=dtype)", Verdict.CONFIRMED),
+        ("width=4", "float()", Verdict.REFUTED),
+    ],
+)
+def test_a_conversion_that_changes_nothing_here_refutes_nothing(
+    pool: Pool, parameter: str, conversion: str, verdict: Verdict
+) -> None:
+    outcome = outcome_of(pool, CONVERTED.format(parameter=parameter, conversion=conversion), NotRegistered(), "TL407")
+    if verdict is Verdict.CONFIRMED:  # without a fix here, a tensor that follows no conversion is all there is to see
+        assert outcome.verdict is Verdict.CONFIRMED and "float64" in outcome.how, outcome
+    else:
+        assert outcome.verdict is verdict, outcome
+        assert ("changes nothing on this machine" in outcome.why) == (verdict is Verdict.CANNOT_TELL), outcome
+
+
+PENALTY = """
+import torch
+from torch import nn
+
+
+def penalty({model}, real, fake, opt):
+    mix = (0.3 * real + 0.7 * fake).requires_grad_()
+    out = d(mix)
+    g, = torch.autograd.grad(out.sum(), mix)  #!
+    loss = out.mean() + ((g.norm(2, dim=1) - 1) ** 2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("model", ["d", "d: nn.Module", "d: nn.Linear"])
+def test_a_graph_that_is_freed_before_backward_is_no_reason_for_another_model(pool: Pool, model: str) -> None:
+    program = PENALTY.format(model=model)
+    corrected = program.replace("mix)  #!", "mix, create_graph=True)  #!")
+    outcome = outcome_of(pool, program, NoGradient(), "TL214", corrected)
+    assert outcome.verdict is Verdict.CONFIRMED and "a second time" in outcome.why, outcome

@@ -18,10 +18,12 @@ from runtime_check.probes import graphs
 from runtime_check.probes.bench import Bench, Program, Way, doubtful, first_decisive
 from runtime_check.probes.gradients import Record, measure, norm
 from runtime_check.probes.not_registered import attributes, owners
+from runtime_check.trace import frames_of
 
 UNUSED_LAYER = "TL421"
 WITHOUT_DERIVATIVE = {"TL207"}  # about operations that end a graph
 CUT = re.compile(r"does not require grad|not have been used in the graph")
+FREED = re.compile(r"backward through the graph a second time")
 
 
 class Ends(TorchFunctionMode):  # type: ignore[misc]
@@ -74,6 +76,13 @@ def cut_off(record: Record) -> str:
     return ""
 
 
+def freed(bench: Bench, record: Record) -> str:
+    """torch's words when a backward of the program itself came to a graph that its `autograd.grad` has freed."""
+    error = record.run.error
+    own = error is not None and any(path == bench.flagged.path for path, _, _ in frames_of(error))
+    return str(error).splitlines()[0] if own and FREED.search(str(error)) else ""
+
+
 def judge(bench: Bench, way: Way) -> Outcome | None:
     """The outcome of one way of running the program."""
     holders: list[torch.nn.Module] = []
@@ -92,7 +101,7 @@ def judge(bench: Bench, way: Way) -> Outcome | None:
             return cannot_tell("so it is in the corrected program", outcome.evidence, bad.run.label)
         return outcome
     good = None if bench.corrected is None or other is None else measure(bench, bench.corrected, other)
-    said = cut_off(bad)
+    said = cut_off(bad) or freed(bench, bad)
     if good is None and bench.case.code in WITHOUT_DERIVATIVE:
         cut = ended(bench, way, bad, said)
         if cut is not None:
@@ -131,7 +140,7 @@ def ended(bench: Bench, way: Way, bad: Record, said: str) -> Outcome | None:
 
 def refused(bench: Bench, bad: Record, good: Record | None, said: str) -> Outcome:
     """The outcome when backward itself says that there is nothing to do."""
-    if good is None or not good.backwards or cut_off(good):
+    if good is None or not good.backwards or cut_off(good) or freed(bench, good):
         return doubtful(bad.run, "backward cannot run, and no corrected program shows that it should")
     reached = max(len(gradients) for gradients in good.backwards)
     rows = (Evidence("backward", said[:90], f"parameters with a gradient {bench.against}", str(reached)),)

@@ -15,6 +15,7 @@ from types import FrameType
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from runtime_check.amounts import converts
 from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.plan import Lines
 from runtime_check.probes import graphs
@@ -22,6 +23,7 @@ from runtime_check.probes.bench import Bench, Program, Run, Way, doubtful, first
 
 BUFFERS = "TL409"  # about constant tensors; the other rules are about trainable ones
 IN_FORWARD = "TL408"
+CONVERTED = "TL407"  # about what conversions make of parameters
 DEPTH = 6
 
 
@@ -166,6 +168,13 @@ def probe(bench: Bench) -> Outcome:
     return first_decisive(bench, bench.ways(bench.flagged), lambda way: judge(bench, way))
 
 
+def unchanged(bench: Bench) -> bool:
+    """Whether what the flagged statement converts to depends on where it runs, and on what it is given."""
+    text, spots = bench.flagged.text, bench.flagged.spots
+    return any(converts(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)
+               and any(spot.first <= node.lineno <= spot.last for spot in spots))
+
+
 def judge_attributes(bench: Bench, way: Way) -> Outcome | None:
     """The outcome of one way, for tensors kept in attributes."""
     bad = measure(bench, bench.flagged, way)
@@ -175,6 +184,9 @@ def judge_attributes(bench: Bench, way: Way) -> Outcome | None:
     if not bad.modules:
         return doubtful(bad.run, "no module was found to work on the flagged statement")
     rows = [Evidence("tensors that the module does not know", str(len(bad.strays)), "registered", str(bad.registered))]
+    if not bad.strays and bench.case.code == CONVERTED and unchanged(bench):
+        return cannot_tell("the conversion changes nothing on this machine: it gives back the parameter itself", rows,
+                           way.label)
     if not bad.strays:
         return Outcome(
             Verdict.REFUTED,
