@@ -180,16 +180,19 @@ def _built_from_instances(driver: Driver, qualname: str, cls: type) -> Iterator[
 
 
 def build_function_class(space: Namespace, qualname: str, *, seed: int = 0, budget_s: float = 3.0) -> Iterator[Example]:
-    """Arguments for an autograd Function: as the file calls it, then made up. Raises what loading it raises.
+    """Arguments for an autograd Function: those that the user says, else as the file calls it, then made up.
 
-    Floating tensors are float64 leaves that require grad; every call makes new ones.
+    Raises what loading it raises. Floating tensors are float64 leaves that require grad; every call makes new ones.
     """
     cls = space.resolve(qualname)
     driver = Driver(space, seed)
-    for hint in hints_for(space, qualname):
+    hints = list(hints_for(space, qualname))
+    for hint in hints:
         prepare = driver.prepared(partial(given, hint, space, Target("method", f"{qualname}.forward", 0, 0, 0)))
         assert prepare is not None
-        yield Example(hint.label, partial(_given, prepare), cls, True)
+        yield Example(hint.label, partial(_given, prepare), cls, True, True)
+    if hints:
+        return  # nothing is guessed in their place
     for drive in itertools.islice(driver.called(f"{qualname}.forward"), PER_LEVEL):
         if drive.prepare is not None:
             yield Example(drive.label, partial(_given, drive.prepare), cls, True)

@@ -61,6 +61,7 @@ class Example:
     arguments: Callable[[], tuple[Any, ...]]  # new ones each time
     function: Any  # the Function class
     as_called: bool = False  # the arguments are those of a call in the project
+    hinted: bool = False  # the user has said them
 
     def call(self) -> Any:
         """Applies the Function to new arguments."""

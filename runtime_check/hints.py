@@ -68,36 +68,39 @@ def called(space: Namespace, path: str, function: str) -> Any:
 
 
 def marked(space: Namespace, name: str) -> Iterator[Hint]:
-    """Functions marked with `example_for(name)`, in this file and in others of the project."""
-    yield from marked_in(space, space.path, name, name)
+    """Functions marked with `example_for(name)`, in this file and in others of the project.
+
+    A file that names the thing as `"pkg.net:Net"` need not import it.
+    """
+    yield from marked_in(space, space, name, name)
     paths = (path for path in files_with(space, name) if MARK in read(path))
     for path in itertools.islice(paths, FILES):
         try:
             other = space.loader.space(path)
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
-        alias = alias_of(space, other, name)
-        if alias:
-            yield from marked_in(other, path, alias, name)
+        yield from marked_in(space, other, alias_of(space, other, name), name)
 
 
-def marked_in(space: Namespace, path: str, alias: str, name: str) -> Iterator[Hint]:
-    """Marked functions of one file; `alias` is what the file calls the thing."""
-    for node in space.tree.body:
+def marked_in(space: Namespace, other: Namespace, alias: str, name: str) -> Iterator[Hint]:
+    """Marked functions of one file for a thing of `space`; `alias` is what the file calls it, if it imports it."""
+    for node in other.tree.body:
         if isinstance(node, ast.FunctionDef):
-            for said in filter(None, map(marking, node.decorator_list)):
-                if said == alias or said.startswith(f"{alias}."):
-                    label = f"{os.path.basename(path)}:{node.name}()"
-                    yield Hint(label, name + said.removeprefix(alias), partial(called, space, path, node.name))
+            for module, said in map(marking, node.decorator_list):
+                known = name if module and is_module(space.path, module) else alias
+                if said and known and (said == known or said.startswith(f"{known}.")):
+                    label = f"{os.path.basename(other.path)}:{node.name}()"
+                    yield Hint(label, name + said.removeprefix(known), partial(called, space, other.path, node.name))
 
 
-def marking(decorator: ast.expr) -> str:
-    """What a decorator says that the function is an example for, or nothing."""
+def marking(decorator: ast.expr) -> tuple[str, str]:
+    """Module and name of what a decorator says that the function is an example for; empty where it says none."""
     match decorator:
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[target]) if name == MARK:
             said = target.value if isinstance(target, ast.Constant) else ast.unparse(target)
-            return str(said).rpartition(":")[2]
-    return ""
+            module, _, qualname = str(said).rpartition(":")
+            return module, qualname
+    return "", ""
 
 
 def read(path: str) -> str:

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 pytest.importorskip("torch")
 
 import runtime_check
-from runtime_check.remedies import by_surroundings
+from runtime_check.evidence import cannot_tell
+from runtime_check.remedies import by_surroundings, next_step
 from torchlint.cli import main
 
 #: Nothing but a hint can make a `Secret` that the constructor takes, or find the key.
@@ -242,6 +243,12 @@ def of_functions() -> Result:
     return CliRunner().invoke(main, ["confirm", "pkg/functions.py", "--select", "TL313", "--output-format", "json"])
 
 
+def run_with() -> str:
+    """How the one finding about a Function of the project was run."""
+    (row,) = json.loads(of_functions().stdout)["results"]
+    return str(row["how"])
+
+
 def examined() -> dict[str, Any]:
     """What is said of the one Function of the project."""
     (row,) = json.loads(of_functions().stdout)["examined"]
@@ -257,6 +264,34 @@ def test_the_documented_example_of_a_function_runs() -> None:
     write("tests/examples.py", block)
     row = examined()
     assert row["verdict"] == "confirmed" and "stands still" in row["why"], row
+    assert run_with() == "Clamp.apply(examples.py:clamped_numbers())"
+
+
+def test_a_thing_of_the_same_name_in_another_module_is_another_one() -> None:
+    write("pyproject.toml", "")
+    for name in ("functions", "others"):
+        write(f"pkg/{name}.py", FUNCTIONS)
+    text = "import torch\nfrom runtime_check import example_for\n\n\n@example_for('pkg.others:Clamp')\ndef made():\n"
+    write("tests/examples.py", f"{text}    return torch.randn(8), -1.0, 1.0\n")
+    assert "examples.py" not in run_with()
+
+
+def test_an_example_with_which_nothing_can_be_told_is_named() -> None:
+    write("pyproject.toml", "")
+    text = FUNCTIONS.replace("Clamp", "Take").replace("ctx, x, low, high", "ctx, x, i")
+    text = text.replace("ctx.save_for_backward(x)", "ctx.save_for_backward(i)\n        ctx.shape = x.shape")
+    text = text.replace("return x.clamp(low, high)", "return x[i]").replace("(x,) = ctx", "(i,) = ctx")
+    text = text.replace("return grad * (x > 0), None, None", "out = grad.new_zeros(ctx.shape)\n"
+                        "        out[i] = grad  # wrong where an index comes twice\n        return out, None")
+    write("pkg/functions.py", text)
+    head = "import torch\nfrom runtime_check import example_for\n\n\n@example_for('pkg.functions:Take')\ndef made():\n"
+    write("tests/examples.py", f"{head}    return torch.randn(5), torch.tensor([1, 1, 3])\n")
+    row = examined()
+    assert row["verdict"] == "cannot-tell" and "made up" not in row["why"], row
+    assert row["why"] == (
+        "with examples.py:made(), backward agrees with finite differences for some elements and not for others")
+    assert next_step(cannot_tell(row["why"]), "pkg/functions.py", "Take", 1, "TL313") == (
+        "let that example give arguments of another size or kind")
 
 
 @pytest.mark.parametrize(

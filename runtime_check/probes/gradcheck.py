@@ -94,7 +94,7 @@ def probe(bench: Bench) -> Outcome:
             try:
                 outcome = examined(bench, example, name)
             except Unusable as error:
-                tried.append(str(error))
+                tried.append(f"with {example.label}, {error}" if example.hinted else str(error))
                 continue
             except Refused as error:
                 row = Evidence("gradients that torch takes", "none", "wanted", "one that fits each argument")
