@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+SIZES = (4, 4)  # of layers
+EMPTY = ("()", "[]")
 SOME = 2  # layers, copies
 OFTEN = 0.5  # a probability
 #: Functions that drop values at random, with the place of the probability among their arguments, and its names.
@@ -34,12 +36,14 @@ class Amount:
 def amounts(function: ast.FunctionDef, line: int) -> Iterator[Amount]:
     """Amounts on which it depends whether a statement of a function does anything."""
     for statement in statements(function, line):
-        for node in ast.walk(statement):
-            yield from of_node(node)
+        parts = [statement.target, statement.iter] if isinstance(statement, ast.For) else [statement]
+        yield from (found for part in parts for node in ast.walk(part) for found in of_node(node))
+        if isinstance(statement, ast.For):
+            yield from plain(statement.iter, EMPTY, SIZES, "the loop runs no time")
 
 
-def statements(function: ast.FunctionDef, line: int) -> Iterator[ast.AST]:
-    """The statement on a line, and the heads of the loops around it and of those that add to what it stores."""
+def statements(function: ast.FunctionDef, line: int) -> Iterator[ast.stmt]:
+    """The statement on a line, and the loops around it and of those that add to what it stores."""
     names: set[str] = set()
     loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
     for node in ast.walk(function):
@@ -50,7 +54,7 @@ def statements(function: ast.FunctionDef, line: int) -> Iterator[ast.AST]:
     for loop in loops:
         inside = loop.lineno <= line <= (loop.end_lineno or line)
         if inside or any(isinstance(part, ast.expr) and ast.unparse(part) in names for part in ast.walk(loop)):
-            yield loop.iter
+            yield loop
 
 
 def stored(statement: ast.stmt) -> set[str]:
@@ -66,6 +70,8 @@ def stored(statement: ast.stmt) -> set[str]:
 def of_node(node: ast.AST) -> Iterator[Amount]:
     """The amount that an expression is about, if it is one that a statement can have too little of."""
     match node:
+        case ast.comprehension(iter=values):
+            yield from plain(values, EMPTY, SIZES, "the loop runs no time")
         case ast.Call(func=ast.Name(id="range"), args=[count]):
             yield from plain(count, (0,), SOME, "the loop runs no time")
         case ast.Call(func=ast.Attribute(value=ast.Call()), args=args, keywords=keywords) if converts(node):

@@ -144,12 +144,17 @@ def conditions(body: list[ast.stmt], line: int) -> Iterator[tuple[ast.expr, bool
         return
 
 
-def passed_by(function: ast.FunctionDef, line: int) -> Iterator[tuple[ast.expr, bool]]:
-    """The test of a condition on a line that may return: what is on the line is about what comes when it does not."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.If) and node.lineno == line and isinstance(node.body[-1], ast.Return):
-            if not node.orelse:
-                yield node.test, False
+def passed_by(function: ast.FunctionDef, line: int) -> list[tuple[ast.expr, bool]]:
+    """The tests of conditions on a line that may return: what is on the line is about what comes when none holds."""
+    found: list[tuple[ast.expr, bool]] = []
+    block: list[ast.stmt] = [node for node in ast.walk(function) if isinstance(node, ast.If) and node.lineno == line]
+    while block:
+        match block:
+            case [ast.If(test=test, body=[*_, ast.Return()], orelse=block)]:
+                found.append((test, False))
+            case _:
+                return []
+    return found
 
 
 def attributes_read(body: list[ast.stmt], line: int) -> Iterator[str]:

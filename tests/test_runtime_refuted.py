@@ -106,6 +106,20 @@ def test_layers_of_which_there_are_none_by_default_are_made(pool: Pool, flagged:
     assert "Net(depth=2)" in outcome.how, outcome
 
 
+def test_layers_for_sizes_of_which_there_are_none_by_default_are_made(pool: Pool) -> None:
+    flagged = "self.layers = [nn.Linear(4, size) for size in sizes]  #!"
+    program = LAYERS.format(default="sizes=()", flagged=flagged, layers="self.layers")
+    outcome = outcome_of(pool, program, NotRegistered(), "TL405")
+    assert outcome.verdict is not Verdict.REFUTED and "Net(sizes=(4, 4))" in outcome.how, outcome
+
+
+def test_an_empty_list_refutes_nothing(pool: Pool) -> None:
+    flagged = "self.layers = [nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])]  #!"
+    program = LAYERS.format(default="sizes=()", flagged=flagged, layers="self.layers")
+    outcome = outcome_of(pool, program, NotRegistered(), "TL405")
+    assert outcome.verdict is Verdict.CANNOT_TELL and "`Net.layers` is empty" in outcome.why, outcome
+
+
 @pytest.mark.parametrize("code", sorted(IDLE))
 def test_the_amount_that_the_script_itself_gives_is_kept_and_refutes_nothing(pool: Pool, code: str) -> None:
     claim, flagged, layers, default = IDLE[code]
@@ -169,6 +183,9 @@ def test_the_end_of_a_forward_that_defaults_do_not_come_to_is_looked_at(pool: Po
     claim = Raises("TypeError|AttributeError", "NoneType")
     outcome = outcome_of(pool, RETURNS, claim, "TL420")
     assert outcome.verdict is Verdict.CONFIRMED and "flag=False" in outcome.how, outcome
+    second = "            return self.f(x)\n        elif x is not None and not self.flag:\n            return x"
+    outcome = outcome_of(pool, RETURNS.replace("            return self.f(x)", second), claim, "TL420")
+    assert outcome.verdict is not Verdict.REFUTED, outcome
     outcome = outcome_of(pool, RETURNS + "\n\nNet(flag=True)(torch.ones(2, 4))\n", claim, "TL420")
     assert outcome.verdict is Verdict.CANNOT_TELL and "its end was not come to" in outcome.why, outcome
 

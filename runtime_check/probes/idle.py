@@ -59,6 +59,7 @@ def idle(amount: Amount, frame: FrameType) -> str:
         value, _ = value_of(amount.node, frame)
     except LookupError:
         return ""
-    if type(value) not in (int, float) or value not in amount.idle:
+    known = repr(value) if isinstance(value, (list, tuple)) else value if type(value) in (int, float) else None
+    if known not in amount.idle:
         return ""
     return f"with {ast.unparse(amount.node)}={value!r} {amount.what}"

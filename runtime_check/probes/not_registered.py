@@ -39,6 +39,7 @@ class Registry:
     moved: int = 0  # registered tensors that did
     dtype: str = ""  # what the module was converted to
     made: list[torch.Tensor] = field(default_factory=list)  # parameters made while the statement ran
+    empty: str = ""  # an attribute of the statement with nothing in it
 
     @property
     def missing(self) -> int:
@@ -150,6 +151,9 @@ def examine(registry: Registry, module: torch.nn.Module, named: set[str], consta
     about = {path: t for path, t in found.items() if not named or path.split(".")[0].split("[")[0] in named}
     registry.registered += len(known)
     registry.strays.update({f"{type(module).__name__}.{path}": t for path, t in about.items()})
+    for name in sorted(named):
+        if isinstance(getattr(module, name, None), (list, tuple, dict, set)) and not getattr(module, name):
+            registry.empty = registry.empty or f"{type(module).__name__}.{name}"
     # Something else than what the tensors are now, else nothing could be seen.
     other = torch.float32 if any(t.dtype == torch.float64 for t in about.values()) else torch.float64
     try:
@@ -187,6 +191,8 @@ def judge_attributes(bench: Bench, way: Way) -> Outcome | None:
     if not bad.strays and bench.case.code == CONVERTED and unchanged(bench):
         return cannot_tell("the conversion changes nothing on this machine: it gives back the parameter itself", rows,
                            way.label)
+    if not bad.strays and bad.empty and not bench.idle.said:
+        return cannot_tell(f"`{bad.empty}` is empty, so there is nothing to register", rows, way.label)
     if not bad.strays:
         return Outcome(
             Verdict.REFUTED,
