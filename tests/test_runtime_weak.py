@@ -506,6 +506,41 @@ def of_net(pool: Pool, lines: list[str], code: str = "TL102") -> list[Outcome]:
 
 
 def test_the_corrected_line_is_not_taken_for_an_equal_one(pool: Pool) -> None:
-    lines = ["self.weight.data.add_(1)", "with torch.no_grad():", "    a = self.weight * x", "self.weight.data.add_(10)",
-             "return a"]
+    again = ["with torch.no_grad():", "    a = self.weight * x"]
+    lines = ["self.weight.data.add_(1)", *again, "self.weight.data.add_(10)", "return a"]
     assert [found.verdict for found in of_net(pool, lines)] == [Verdict.CONFIRMED] * 2
+
+
+@pytest.mark.parametrize("lines", [
+    ["self.weight.data.sub_(0.1 * torch.autograd.grad(self.loss(x), self.weight)[0])"],
+    ["self.weight.data.copy_(self.embed(x).mean(0).detach())", "self.aux.backward()", "return self.lin.weight.grad"],
+    ["loss = self.weight.pow(2).sum()", "self.weight.data.add_(1)", "loss.backward()"],
+])
+@pytest.mark.parametrize("tail", ["", "\n\nNet().init_weights(torch.ones(8, 4))\n"])
+def test_a_fix_after_which_the_program_raises_changes_results(pool: Pool, lines: list[str], tail: str) -> None:
+    text = textwrap.dedent(NET + "".join(f"            {line}\n" for line in lines)) + tail
+    found = outcome(pool, text, "TL102")
+    assert found.verdict is Verdict.REFUTED, found
+    assert "only the fixed program raises: RuntimeError" in found.why
+
+
+def test_a_program_that_raises_either_way_is_not_changed_by_a_fix(pool: Pool) -> None:
+    lines = ["self.weight.data.add_(1)", "raise RuntimeError(1)"]
+    assert [found.verdict for found in of_net(pool, lines)] == [Verdict.CONFIRMED]
+
+
+@pytest.mark.parametrize(("line", "verdict"), [
+    ("z.requires_grad_()", Verdict.REFUTED), ("print(z.sum())", Verdict.CONFIRMED),
+])
+def test_a_tensor_that_requires_a_gradient_is_another_result(pool: Pool, line: str, verdict: Verdict) -> None:
+    text = f"""
+        import torch
+        from torch.autograd import Variable
+
+        y = torch.ones(3)
+        z = Variable(y)
+        {line}
+    """
+    found = outcome(pool, text, "TL905")
+    assert found.verdict is verdict, found
+    assert verdict is Verdict.CONFIRMED or "y requires a gradient" in found.why

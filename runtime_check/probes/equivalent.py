@@ -19,6 +19,7 @@ from runtime_check.evidence import Evidence, Outcome, Verdict, cannot_tell
 from runtime_check.probes import values
 from runtime_check.probes.bench import Bench, Program, Run, Way, contrast, doubtful
 from runtime_check.probes.gradients import Record, recorded
+from runtime_check.trace import Enough
 
 #: Rules that may be about memory that is not set to anything.
 MEMORY = {"TL109"}
@@ -106,6 +107,9 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
     if bench.corrected is None or good is None:
         return cannot_tell(f"{bench.absent}, to compare with")
     broken = not bad.result.usable or not good.result.usable
+    if raises_alone(bench, bad, good):
+        row = Evidence("error at the end", "none", bench.against, type(good.run.error).__name__)
+        return Outcome(Verdict.REFUTED, f"only the fixed program raises: {good.run.trouble}", (row,))
     if broken and not same_end(bad.run, good.run):
         return doubtful(bad.run if not bad.result.usable else good.run, "a run did not end")
     one, two = {**bad.values, **bad.result.passing}, {**good.values, **good.result.passing}
@@ -116,10 +120,9 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
     if bad.result.start and good.result.start and bad.result.start != good.result.start:
         return cannot_tell("the two runs have drawn other random numbers before they came to the flagged line")
     found = values.gaps(one, two, exact=True)
-    alone = sorted(set(bad.values) ^ set(good.values)) if bad.ended and good.ended else []
-    if alone:
-        row = Evidence("results that only one program has", str(len(alone)), "in both", str(compared))
-        return Outcome(Verdict.REFUTED, f"only one program has {alone[0]}", (row,))
+    outcome = judge_ends(bench, bad, good) if bad.ended and good.ended else None
+    if outcome is not None:
+        return outcome
     lasting = values.steady(bench, found, bad.result, exact=True)
     unset = [gap.path for gap in found if is_memory(bench) and alike(one[gap.path], two[gap.path])]
     found = [gap for gap in found if gap.path not in unset]
@@ -146,6 +149,21 @@ def judge(bench: Bench, bad: State, good: State | None) -> Outcome:
     return Outcome(Verdict.CONFIRMED, why, (row,))
 
 
+def judge_ends(bench: Bench, bad: State, good: State) -> Outcome | None:
+    """The outcome where two runs leave other results behind, or one that requires a gradient and one that does not."""
+    both = set(bad.values) & set(good.values)
+    alone = sorted(set(bad.values) ^ set(good.values))
+    if alone:
+        row = Evidence("results that only one program has", str(len(alone)), "in both", str(len(both)))
+        return Outcome(Verdict.REFUTED, f"only one program has {alone[0]}", (row,))
+    told = sorted((bad.result.recording ^ good.result.recording) & both)
+    if told:
+        one, other = ("yes" if told[0] in each.result.recording else "no" for each in (bad, good))
+        row = Evidence(f"{told[0]} requires a gradient", one, bench.against, other)
+        return Outcome(Verdict.REFUTED, f"{told[0]} requires a gradient in one program only", (row,))
+    return None
+
+
 def is_memory(bench: Bench) -> bool:
     """Whether the flagged line makes memory that is not set to anything, which holds what was there before."""
     lines = (bench.case.corrected or "").splitlines()
@@ -158,6 +176,22 @@ def alike(one: object, two: object) -> bool:
     if not (isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor)):
         return False
     return bool(one.shape == two.shape and one.dtype == two.dtype)
+
+
+def raises_alone(bench: Bench, bad: State, good: State) -> bool:
+    """Whether the corrected program ends in an error of its own where the flagged one goes on, each time.
+
+    Where the flagged one was stopped because it was enough, the other must have come less far.
+    """
+    error = good.run.error
+    outside = isinstance(error, (ImportError, MemoryError, OSError)) or missing(error)  # what this machine lacks
+    if good.result.usable or good.run.stopped or outside or not isinstance(error, Exception):
+        return False
+    further = isinstance(bad.run.error, Enough) and bad.result.executions > good.result.executions
+    same = bench.corrected is None or bench.flagged.text == bench.corrected.text
+    if not (bad.ended or further) or bad.run.stopped or bench.way is None or same:
+        return False
+    return values.measure(bench, bench.flagged, bench.way).usable
 
 
 def same_end(one: Run, other: Run) -> bool:

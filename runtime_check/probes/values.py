@@ -33,6 +33,7 @@ class Result:
     run: Run
     values: dict[str, object] = field(default_factory=dict)
     passing: dict[str, object] = field(default_factory=dict)  # stored by the flagged statement, each time
+    recording: set[str] = field(default_factory=set)  # paths of the values that require a gradient
     executions: int = 0
     start: int = 0  # where the random generators stood before the flagged statement was run first
 
@@ -58,10 +59,14 @@ class Gap:
 
 
 class Looks:
-    """How many more objects are looked at: those that many others refer to are met again and again."""
+    """How many more objects are looked at: those that many others refer to are met again and again.
 
-    def __init__(self, most: int, whole: Looks | None = None) -> None:
+    `recording` are the paths of the tensors seen that require a gradient.
+    """
+
+    def __init__(self, most: int, whole: Looks | None = None, recording: set[str] | None = None) -> None:
         self.most, self.whole = most, whole
+        self.recording: set[str] = set() if recording is None else recording
 
     def over(self) -> bool:
         """Whether it was enough; counts one more."""
@@ -77,6 +82,8 @@ def flat(value: object, path: str = "", depth: int = 0, looks: Looks | None = No
     match value:
         case torch.Tensor():
             yield path, value.detach().clone()
+            if value.requires_grad:
+                looks.recording.add(path)
             if value.is_leaf and value.grad is not None:
                 yield f"{path}.grad", value.grad.detach().clone()
         case None:
@@ -84,7 +91,7 @@ def flat(value: object, path: str = "", depth: int = 0, looks: Looks | None = No
         case bool() | int() | float() | complex() | str():
             yield path, value
         case torch.nn.Module():
-            yield from state_of(value, path)
+            yield from state_of(value, path, looks.recording)
         case dict():
             for key, item in value.items():
                 yield from flat(item, f"{path}[{key!r}]", depth + 1, looks)
@@ -101,7 +108,7 @@ def flat(value: object, path: str = "", depth: int = 0, looks: Looks | None = No
                 yield from flat(item, f"{path}.{name}", depth + 1, looks)
 
 
-def state_of(module: torch.nn.Module, path: str) -> Iterator[tuple[str, object]]:
+def state_of(module: torch.nn.Module, path: str, recording: set[str]) -> Iterator[tuple[str, object]]:
     """Parameters, buffers and mode of a module; nothing of one that was never initialised."""
     try:
         named = [*module.named_parameters(), *module.named_buffers()]
@@ -109,10 +116,12 @@ def state_of(module: torch.nn.Module, path: str) -> Iterator[tuple[str, object]]
         return
     yield f"{path}.training", module.training
     for name, tensor in named:
-        yield from flat(tensor, f"{path}.{name}")
+        yield from flat(tensor, f"{path}.{name}", 0, Looks(VISITED, recording=recording))
 
 
-def collect(value: object, program: Program, way: Way, output: str) -> dict[str, object]:
+def collect(
+    value: object, program: Program, way: Way, output: str, recording: set[str] | None = None
+) -> dict[str, object]:
     """The values of a run: a program's globals and what it printed, or what a call returned."""
     found: dict[str, object] = {}
     if program.whole and isinstance(value, dict) and value.get("__name__") == "__main__":
@@ -122,12 +131,12 @@ def collect(value: object, program: Program, way: Way, output: str) -> dict[str,
     else:
         names = {}
     if names:
-        whole = Looks(20 * VISITED)
+        whole = Looks(20 * VISITED, recording=recording)
         for name, item in names.items():
             if not name.startswith("__") and not isinstance(item, types.ModuleType):
-                found.update(flat(item, name, 0, Looks(VISITED, whole)))
+                found.update(flat(item, name, 0, Looks(VISITED, whole, whole.recording)))
     else:
-        found.update(flat(value, "result"))
+        found.update(flat(value, "result", 0, Looks(VISITED, recording=recording)))
     if output:
         found["printed text"] = output
     return dict(list(found.items())[:MOST])
@@ -151,7 +160,8 @@ def measure(
         nonlocal calls
         calls += 1
         if calls <= CALLS:
-            result.values.update(flat(value, f"value {calls} returned by {name}"))
+            looks = Looks(VISITED, recording=result.recording)
+            result.values.update(flat(value, f"value {calls} returned by {name}", 0, looks))
 
     def begin(frame: FrameType, index: int) -> None:
         if not result.start:
@@ -178,7 +188,7 @@ def measure(
         patience=math.inf if program.whole else PATIENCE,
     )
     if kept:
-        result.values.update(collect(kept[0], program, way, result.run.output))
+        result.values.update(collect(kept[0], program, way, result.run.output, result.recording))
     return result
 
 
