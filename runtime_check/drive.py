@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from runtime_check.driver import PER_LEVEL, Drive, Driver
@@ -190,18 +191,25 @@ def build_function_class(space: Namespace, qualname: str, *, seed: int = 0, budg
     for hint in hints:
         prepare = driver.prepared(partial(given, hint, space, Target("method", f"{qualname}.forward", 0, 0, 0)))
         assert prepare is not None
-        yield Example(hint.label, partial(_given, prepare), cls, True, True)
+        yield Example(hint.label, partial(_given, prepare), cls, True, True, partial(_trained, prepare))
     if hints:
         return  # nothing is guessed in their place
     for drive in itertools.islice(driver.called(f"{qualname}.forward"), PER_LEVEL):
         if drive.prepare is not None:
-            yield Example(drive.label, partial(_given, drive.prepare), cls, True)
+            yield Example(drive.label, partial(_given, drive.prepare), cls, True,
+                          trained=partial(_trained, drive.prepare))
     with surroundings(space.path, seed, cuda=expects_gpu(space.text)):
         yield from examples(cls, budget_s, space.tree)
 
 
 def _given(prepare: Callable[[], Arguments]) -> tuple[Any, ...]:
     return differentiable(prepare().args)
+
+
+def _trained(prepare: Callable[[], Arguments]) -> frozenset[int]:
+    """Positions of the arguments that ask for a gradient themselves."""
+    given = enumerate(prepare().args)
+    return frozenset(i for i, item in given if isinstance(item, torch.Tensor) and item.requires_grad)
 
 
 __all__ = [

@@ -62,6 +62,7 @@ class Example:
     function: Any  # the Function class
     as_called: bool = False  # the arguments are those of a call in the project
     hinted: bool = False  # the user has said them
+    trained: Callable[[], Set[int]] = frozenset  # positions of those that ask for a gradient in that call
 
     def call(self) -> Any:
         """Applies the Function to new arguments."""
@@ -134,7 +135,8 @@ class ArgumentGuesser(InputGuesser):
             return False
         value = names.number(asked.name)
         small = isinstance(value, float) or (value is not None and value != names.WIDTH)
-        return asked.name in self.kept or small or use.is_string or names.is_flag(asked.name) or use.ranged
+        flag = names.is_flag(asked.name) and not (asked.name == "bias" and use.arithmetic)
+        return asked.name in self.kept or small or use.is_string or flag or use.ranged
 
     def _plain(self, asked: Asked) -> Iterator[Spec]:
         use, value = asked.use, names.number(asked.name)

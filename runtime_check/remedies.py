@@ -23,6 +23,9 @@ COMPARED = re.compile(r"corrected|backward runs through this graph|so it is used
                       r"|torch itself says nothing|whatever the input|is a mean over its batch cannot be seen")
 #: Reasons that name what is to be looked at, and the step for each.
 OPEN = (
+    (re.compile(r"backward gives no gradient for"), "see whether anything trains it: if so, give its gradient"),
+    (re.compile(r"its result carries no graph"),
+     "mark backward with `once_differentiable`, or compute it of the saved tensors with a graph"),
     (re.compile(r"^with \S+\(\), "), "let that example give arguments of another size or kind"),
     (re.compile(r"may empty it in between"), "run what calls it: give confirm the script or the test that does"),
     (re.compile(r"of one object with inputs of one size"),

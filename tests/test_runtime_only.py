@@ -129,6 +129,72 @@ def test_a_second_derivative_without_a_graph_is_missing_something() -> None:
     assert [found[name][0] for name in ("Detached", "Kept")] == ["confirmed", "confirmed"], found
 
 
+MIXED = """
+
+class Mixed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x)
+        ctx.w = w.detach().clone()
+        return x * w
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.w, grad * ctx.saved_tensors[0]
+
+
+class Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x.sin() * x).exp()
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            y = (x.sin() * x).exp()
+        return torch.autograd.grad(y, x, grad)[0]
+
+
+class Mask(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mask = (x > 0).to(x.dtype)
+        return x * ctx.mask
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.mask
+"""
+
+
+def test_mixed_second_derivatives_and_those_beside_other_terms_are_asked_for() -> None:
+    once = MIXED.replace("    def backward", "    @torch.autograd.function.once_differentiable\n    def backward")
+    for name in ("Mixed", "Recomputed", "Mask"):
+        once = once.replace(f"class {name}", f"class {name}Once")
+    found = confirm(HEAD + MIXED + once, "--select", "TL313")["verdicts"]
+    assert found["Mixed"][0] == "confirmed" and "going back through it" in found["Mixed"][1], found
+    assert found["Recomputed"][0] == "cannot-tell" and "carries no graph" in found["Recomputed"][1], found
+    assert {found[name][0] for name in ("Mask", "MixedOnce", "RecomputedOnce", "MaskOnce")} == {"refuted"}, found
+
+
+def test_an_argument_without_a_gradient_is_asked_about() -> None:
+    affine = function("Affine", "x * 2 + bias", "grad * 2, None", "x, bias")
+    text = HEAD + affine + function("Unused", "x * 2 + 0 * bias", "grad * 2, None", "x, bias")
+    found = confirm(text, "--select", "TL313")["verdicts"]
+    assert found["Affine"][0] == "cannot-tell" and "no gradient for `bias`" in found["Affine"][1], found
+    assert found["Unused"][0] == "refuted", found
+    for trained, verdict in (("nn.Parameter(torch.ones(4))", "confirmed"), ("torch.ones(4)", "cannot-tell")):
+        found = confirm(f"{HEAD}{affine}\n\nprint(Affine.apply(torch.randn(2, 4), {trained}))\n", "--select", "TL313")
+        assert found["verdicts"]["Affine"][0] == verdict, found
+
+
+def test_numbers_that_are_none_are_no_chance() -> None:
+    text = HEAD + function("Angle", "x.acos() + torch.log(-x.abs())", "-grad / (1 - x * x).sqrt()")
+    assert "not finite" in confirm(text, "--select", "TL313")["verdicts"]["Angle"][1]
+
+
 CLAMP = """
 
 class {name}(torch.autograd.Function):

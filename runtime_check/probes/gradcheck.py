@@ -87,6 +87,7 @@ def probe(bench: Bench) -> Outcome:
     name = qualname_at(bench.case.text, bench.case.flagged[0].first)
     tried: list[str] = []
     wrong: Outcome | None = None
+    called = False
     try:
         for example in islice(build_function_class(bench.flagged.space, name, budget_s=bench.left / 3), TRIED):
             if bench.left < 0:
@@ -99,9 +100,11 @@ def probe(bench: Bench) -> Outcome:
             except Refused as error:
                 row = Evidence("gradients that torch takes", "none", "wanted", "one that fits each argument")
                 return Outcome(Verdict.CONFIRMED, str(error), (row,), f"{name}.apply({example.label})")
+            if outcome.verdict is Verdict.CANNOT_TELL and called:
+                break  # a doubt about made-up arguments is none about those of a call
             if outcome.verdict is not Verdict.CONFIRMED:
                 return outcome  # what is right for some arguments may not be made for the others
-            wrong = wrong or outcome
+            wrong, called = wrong or outcome, called or example.as_called
     except Exception as error:
         tried.append(f"`{name}` could not be called ({type(error).__name__}: {shorten(error, 200)})")
     return wrong or cannot_tell("; ".join(dict.fromkeys(tried)) or f"no arguments for `{name}` were found")
@@ -120,6 +123,8 @@ def qualname_at(text: str, line: int) -> str:
 
 def examined(bench: Bench, example: Example, name: str) -> Outcome:
     """The outcome for one kind of arguments. Unusable if nothing can be said with them."""
+    from runtime_check.probes import twice
+
     how = f"{name}.apply({example.label})"
     slopes: list[Slope] = []
     for draw in range(DRAWS):
@@ -132,7 +137,7 @@ def examined(bench: Bench, example: Example, name: str) -> Outcome:
     if not bad:
         most = max(slope.gap for slope in steady)
         row = Evidence("largest relative difference from finite differences", f"{most:.1e}", "allowed", f"{WRONG:g}")
-        return second_order(bench, example, how) or Outcome(
+        return twice.second_order(bench, example, how) or twice.left_out(bench, example, how) or Outcome(
             Verdict.REFUTED, "backward agrees with finite differences", (row,), how
         )
     said = by_words(example.function)
@@ -252,7 +257,7 @@ def objective(
     def number(given: tuple[Any, ...]) -> torch.Tensor:
         return weighted(applied(function, given), weights, bent=bent)
 
-    if not torch.equal(number(arguments), number(arguments)):
+    if not torch.allclose(number(arguments), number(arguments), rtol=0, atol=0, equal_nan=True):
         raise Unusable("two calls with the same arguments differ")
     if not bool(torch.isfinite(number(arguments))):
         raise Unusable("the outputs are not finite")
@@ -273,7 +278,7 @@ def all_slopes(example: Example) -> list[Slope]:
         raise Unusable(f"backward raises {type(error).__name__}: {shorten(error)}") from None
     found = []
     for index, gradient in zip(wanted, gradients, strict=True):
-        if gradient is None:  # said to be no derivative, and never used as one
+        if gradient is None:  # said to be no derivative: asked about when all the others are right
             continue
         for element in torch.randperm(gradient.numel())[:ELEMENTS].tolist():
             direction = torch.zeros_like(arguments[index])
@@ -287,11 +292,18 @@ def all_slopes(example: Example) -> list[Slope]:
 
 def slope(number: Callable[[tuple[Any, ...]], torch.Tensor], arguments: tuple[Any, ...], index: int,
           direction: torch.Tensor, step: float) -> float:
-    """The derivative along a direction, by central differences."""
+    """The derivative along a direction of one argument, by central differences."""
+    return joint_slope(number, arguments, {index: direction}, step)
+
+
+def joint_slope(number: Callable[[tuple[Any, ...]], torch.Tensor], arguments: tuple[Any, ...],
+                directions: dict[int, torch.Tensor], step: float) -> float:
+    """The derivative as several arguments move together, by central differences."""
 
     def moved(by: float) -> float:
-        changed = (arguments[index].detach() + by * direction).requires_grad_()
-        return float(number((*arguments[:index], changed, *arguments[index + 1 :])).detach())
+        changed = [(item.detach() + by * directions[i]).requires_grad_() if i in directions else item
+                   for i, item in enumerate(arguments)]
+        return float(number(tuple(changed)).detach())
 
     return (moved(step) - moved(-step)) / (2 * step)
 
@@ -321,58 +333,3 @@ def on_purpose(example: Example, slopes: list[Slope]) -> str:
     if len(ends) == 1 and ends[0].shape == given.shape and torch.equal(ends[0], given.to(ends[0].dtype)):
         return "the forward changes nothing"
     return ""
-
-
-# -- the second derivative ----------------------------------------------------------------------
-
-
-def second_order(bench: Bench, example: Example, how: str) -> Outcome | None:
-    """Confirmed if going back twice gives something else than finite differences of the gradient; else None.
-
-    A backward that says that it can be used once only raises when it is gone back through: that is no wrong result.
-    """
-    found = (wrong_twice(bench, example, bent=bent) for bent in (False, True))
-    slopes = next(filter(None, found), None)
-    if not slopes:
-        return None
-    rows = tuple(
-        Evidence(f"second derivative by backward, draw {number}", f"{slope.backward:.6g}", "by finite differences",
-                 f"{slope.differences[0]:.6g}")
-        for number, slope in enumerate(slopes, 1)
-    )
-    why = f"backward is right, but going back through it is not: {shape_of(slopes)}"
-    return Outcome(Verdict.CONFIRMED, why, rows, f"{how}, twice backward")
-
-
-def wrong_twice(bench: Bench, example: Example, *, bent: bool) -> list[Slope]:
-    """The second derivatives of every draw if each of them is wrong; else none."""
-    slopes: list[Slope] = []
-    try:
-        for draw in range(DRAWS):
-            with pristine(bench.case.seed + draw):
-                slopes += second_slopes(example, bent=bent)
-    except Exception:
-        return []
-    return slopes if all(slope.steady and slope.gap > WRONG for slope in slopes) else []
-
-
-def second_slopes(example: Example, *, bent: bool) -> list[Slope]:
-    """The derivative of the gradient for the first argument, along a random direction.
-
-    Where what comes in depends on the arguments, by `bent`, a backward whose own part carries no graph raises nothing,
-    and that part of the derivative is missing.
-    """
-    arguments = example.arguments()
-    number = objective(example.function, arguments, bent=bent)
-    index = inputs(arguments)[0]
-    weight = torch.randn_like(arguments[index])
-
-    def projected(given: tuple[Any, ...]) -> torch.Tensor:
-        (gradient,) = torch.autograd.grad(number(given), [given[index]], create_graph=True)
-        return (gradient * weight).sum()
-
-    (second,) = torch.autograd.grad(projected(arguments), [arguments[index]])
-    direction = torch.randn_like(arguments[index])
-    found = float((second * direction).sum())
-    one, two = (slope(projected, arguments, index, direction, step) for step in STEPS)
-    return [Slope(index, found, (one, two))]
