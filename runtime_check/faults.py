@@ -20,7 +20,7 @@ GRAPH = re.compile(r"has been modified by an inplace operation|Trying to backwar
 #: A part that torch does not have, or has no more.
 ABSENT = re.compile(r"module '(torch(?:\.\w+)*)' has no attribute '(\w+)'")
 #: Functions through which names may come that the text does not bind.
-HIDDEN = frozenset({"exec", "eval", "globals", "setattr", "__dict__", "execfile"})
+HIDDEN = frozenset({"exec", "eval", "globals", "locals", "vars", "setattr", "__dict__", "execfile", "__builtins__"})
 
 
 def own_fault(error: BaseException, space: Namespace) -> bool:
@@ -53,7 +53,27 @@ def bound_nowhere(space: Namespace, name: str) -> bool:
     words = {node.id if isinstance(node, ast.Name) else node.attr
              for node in ast.walk(space.tree) if isinstance(node, (ast.Name, ast.Attribute))}
     declared = {item for node in ast.walk(space.tree) if isinstance(node, ast.Global) for item in node.names}
-    return not words & HIDDEN and name not in declared and not space.has(name)
+    return not words & HIDDEN and name not in declared | set_from_outside(space.tree) and not space.has(name)
+
+
+def set_from_outside(tree: ast.Module) -> set[str]:
+    """Names that a file sets as attributes of modules it holds: of `builtins`, or of what `sys.modules` has."""
+    held = {item.asname or item.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+            for item in node.names if item.name == "builtins"}
+    held |= {target.id for node in ast.walk(tree) if isinstance(node, ast.Assign) and is_module_table(node.value)
+             for target in node.targets if isinstance(target, ast.Name)}
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            and (is_module_table(node.value) or (isinstance(node.value, ast.Name) and node.value.id in held))}
+
+
+def is_module_table(node: ast.expr) -> bool:
+    """Whether an expression is a module by its name: `sys.modules[...]`, `importlib.import_module(...)`."""
+    match node:
+        case ast.Subscript(value=ast.Attribute(attr="modules")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__")):
+            return True
+    return False
 
 
 def _star_unknown(space: Namespace, node: ast.ImportFrom) -> bool:

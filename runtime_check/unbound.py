@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Code that asks whether there is a name.
 CAUGHT = re.compile(r"\bexcept\s*\(?[\w, ]*NameError")
 #: What calls a function that it is given, and wants no result of it.
-HOOKS = re.compile(r"^(apply|register_\w*hook\w*|atexit\.register)$")
+HOOKS = re.compile(r"^(apply|register_step_\w*hook|atexit\.register)$")
 
 Maker = Callable[["Namespace", str], Any]
 _maker: Maker | None = None

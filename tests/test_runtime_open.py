@@ -252,6 +252,23 @@ def test_a_module_alone_is_called_several_times(
     assert found.verdict is verdict and said in found.why and "several times on one object" in found.how, found
 
 
+@pytest.mark.parametrize(
+    ("again", "more", "verdict"),
+    [
+        ("pass", "class Other:\n    def clear(self):\n        self.state = None\n", CONFIRMED),
+        ("state = []\n        state.clear()", "", CONFIRMED),
+        ("pass", "class Child(Net):\n    def clear(self):\n        self.state = None\n", OPEN),
+        ("pass", "def clear(net):\n    net.state = None\n", OPEN),
+    ],
+)
+def test_what_another_class_or_a_local_name_empties_is_something_else(
+    pool: Pool, again: str, more: str, verdict: Verdict
+) -> None:
+    text = CALLED.format_map({"again": again, "line": f"{GROWS}  #!"}) + f"\n\n{more}"
+    found = outcome(pool, text, "TL203")
+    assert found.verdict is verdict and ("may empty it" in found.why) is (verdict is OPEN), found
+
+
 def test_a_line_that_does_not_run_in_each_call_is_left_open(pool: Pool) -> None:
     line = "if x.shape not in KEPT:\n            KEPT[x.shape] = out.detach()  #!"
     found = outcome(pool, CALLED.format_map({"again": "pass", "line": line}), "TL616")

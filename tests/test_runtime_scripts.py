@@ -1,6 +1,7 @@
 """Scripts whose data, sizes and names keep them from being run as they are."""
 from __future__ import annotations
 
+import ast
 import contextlib
 import textwrap
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from runtime_check.plan import from_finding
 from runtime_check.pool import Pool
 from runtime_check.search import Search
 from runtime_check.specs import Assignment, Const, Made, Spec, Tensor
-from runtime_check.unbound import is_unbound
+from runtime_check.unbound import is_unbound, only_handed_on
 from torchlint.claims import Claim, Equivalent, Warns
 from torchlint.findings import Confidence, Finding, Severity, Span
 
@@ -277,3 +278,24 @@ def test_sizes_are_those_of_the_text_again_after_a_run_with_small_ones() -> None
     assert small.run().numel() < 4096  # type: ignore[attr-defined]
     space.reset()
     assert space.get("hidden_dim") == 4096
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import sys\nsys.modules['__main__'].rate = 1",
+        "import builtins\nbuiltins.rate = 1",
+        "import builtins as b\nb.rate = 1",
+        "import sys\nhere = sys.modules[__name__]\nhere.rate = 1",
+        "globals()['rate'] = 1",
+        "vars()['rate'] = 1",
+        "import sys\nsetattr(sys.modules[__name__], 'rate', 1)",
+    ],
+)
+def test_names_that_are_set_through_modules_are_bound(line: str) -> None:
+    assert not is_unbound(Namespace(f"{line}\nprint(rate)\n", "setting_case.py"), "rate")
+
+
+def test_a_hook_whose_value_counts_is_no_function_that_does_nothing() -> None:
+    tree = ast.parse("net.register_forward_hook(change)\nnet.apply(start)\n")
+    assert not only_handed_on(tree, "change") and only_handed_on(tree, "start")

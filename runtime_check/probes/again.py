@@ -68,16 +68,58 @@ def judged(bench: Bench, outcome: Outcome, judge: Callable[[Way], Outcome | None
 
 def emptied(bench: Bench) -> int:
     """A line, besides the flagged one, that empties or replaces what that one stores into; 0 if there is none."""
-    text = bench.flagged.text
-    spots = bench.flagged.spots
-    names = {known for spot in spots for target in stores(text, spot) if (known := last_name(target))}
-    for node in ast.walk(ast.parse(text)):
+    text, spots = bench.flagged.text, bench.flagged.spots
+    tree = ast.parse(text)
+    stored = [(target, around(tree, spot.first)) for spot in spots for target in stores(text, spot)]
+    for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         if any(spot.first <= line <= spot.last for spot in spots) or owner_of_init(text, line):
             continue
-        if names & set(changed(node)):
-            return int(line)
+        for target in changed(node):
+            if any(may_be_one(target, around(tree, line), *one) for one in stored):
+                return int(line)
     return 0
+
+
+def around(tree: ast.Module, line: int) -> list[ast.AST]:
+    """The classes and functions around a line, outermost first."""
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (node for node in ast.walk(tree) if isinstance(node, kinds))
+    return [node for node in found if node.lineno <= line <= (node.end_lineno or 0)]
+
+
+def may_be_one(one: ast.expr, here: list[ast.AST], other: ast.expr, there: list[ast.AST]) -> bool:
+    """Whether two expressions may be one container: attributes of `self` in related classes, names of one function."""
+    name = last_name(one)
+    if not name or name != last_name(other):
+        return False
+    if isinstance(one, ast.Name) and isinstance(other, ast.Name):
+        return here == there or not (own(name, here) or own(name, there))
+    if of_self(one) and of_self(other):
+        classes = [[node for node in place if isinstance(node, ast.ClassDef)] for place in (here, there)]
+        mine, yours = (next(iter(found), None) for found in classes)
+        return mine is yours or mine is None or yours is None or derives(mine, yours) or derives(yours, mine)
+    return isinstance(one, ast.Attribute) and isinstance(other, ast.Attribute)
+
+
+def own(name: str, place: list[ast.AST]) -> bool:
+    """Whether a name is one of the innermost function's own variables or parameters."""
+    function = next((node for node in reversed(place) if not isinstance(node, ast.ClassDef)), None)
+    inner = list(ast.walk(function)) if function is not None else []
+    if any(isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names for node in inner):
+        return False
+    given = {node.arg for node in inner if isinstance(node, ast.arg)}
+    return name in given | {node.id for node in inner if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def derives(child: ast.ClassDef, parent: ast.ClassDef) -> bool:
+    """Whether a class names another one among its bases."""
+    return any(last_name(base(item)) == parent.name for item in child.bases)
+
+
+def of_self(node: ast.expr) -> bool:
+    """Whether an expression is an attribute of `self`."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def owner_of_init(text: str, line: int) -> bool:
@@ -93,12 +135,12 @@ def last_name(node: ast.expr) -> str:
     return ""
 
 
-def changed(node: ast.AST) -> Iterator[str]:
-    """The names that a statement or call binds anew, deletes or empties."""
+def changed(node: ast.AST) -> Iterator[ast.expr]:
+    """What a statement or call binds anew, deletes or empties."""
     match node:
         case ast.Assign(targets=targets) | ast.Delete(targets=targets):
-            yield from (last_name(base(part)) for target in targets for part in parts(target))
+            yield from (base(part) for target in targets for part in parts(target))
         case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            yield last_name(base(target))
+            yield base(target)
         case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in EMPTIES:
-            yield last_name(base(value))
+            yield base(value)
