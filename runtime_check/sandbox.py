@@ -143,6 +143,8 @@ class Guard:
             return f"sleep for {float(args[0]):g} s"
         if event == "os.kill" and not same_group(args[0]):
             return f"send a signal to process {args[0]}"
+        if event == "resource.prlimit" and args[0] not in (0, os.getpid()):
+            return f"limit process {args[0]}"
         if event == "os.killpg" and args[0] not in (0, os.getpgid(0)):
             return f"send a signal to the processes of group {args[0]}"
         return ""
@@ -234,6 +236,21 @@ def by_user_code(frame: FrameType | None) -> bool:
     return False
 
 
+def guard_priorities(guard: Guard) -> None:
+    """Lets code change no priority but its own: Python tells audit hooks nothing of it."""
+    plain = getattr(os, "setpriority", None)
+    if plain is None:
+        return
+
+    def setpriority(which: int, who: int, priority: int) -> None:
+        if guard.active and not (which == os.PRIO_PROCESS and who in (0, os.getpid())):
+            guard.stopped.append(f"change the priority of process {who}")
+            raise Stopped(f"torchlint stopped this code: it tried to {guard.stopped[-1]}")
+        plain(which, who, priority)
+
+    os.setpriority = setpriority
+
+
 def source_of(path: str) -> str:
     """The Python file that a compiled one was made from; itself if its name is not one that Python gives."""
     try:
@@ -308,6 +325,7 @@ def enter(scratch: str, memory: int = MEMORY, *, address_space: bool = True, aro
     limit_resources(memory, address_space=address_space)
     guard = Guard((scratch,), around)
     replace_builtin_ways_out(guard)
+    guard_priorities(guard)
     guard_native_writers(guard)
     raise_barrier((*guard.paths, noted.SHARED_MEMORY))  # where libraries share memory between processes
     sys.addaudithook(guard.hook)

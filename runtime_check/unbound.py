@@ -53,7 +53,7 @@ def data(space: Namespace, name: str, choice: int = 0, complaint: str = "") -> t
     from runtime_check import lazy
 
     found = lazy.fallback(space, name, choice, complaint)
-    if found is None:
+    if found is None or size_decides(space.tree, name):
         return None
     return "made-up batches" if isinstance(found, lazy.LazyBatches) else "a silent logger", found
 
@@ -72,6 +72,16 @@ def other(space: Namespace, name: str, main: Namespace) -> tuple[str, Any] | Non
         return None
     number = lazy.channels_in(main) if name in lazy.CHANNELS else names.number(name)
     return None if number is None else (f"the number {number}", number)
+
+
+def size_decides(tree: ast.Module, name: str) -> bool:
+    """Whether something is compared with the size of data that no loop goes through: a made-up size would decide it."""
+    gone_through = {id(node.iter) for node in ast.walk(tree) if isinstance(node, (ast.For, ast.comprehension))}
+    if any(isinstance(node, ast.Name) and node.id == name and id(node) in gone_through for node in ast.walk(tree)):
+        return False
+    compared = (part for node in ast.walk(tree) if isinstance(node, ast.Compare) for part in ast.walk(node))
+    return any(isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "len"
+               and any(isinstance(item, ast.Name) and item.id == name for item in part.args) for part in compared)
 
 
 def only_handed_on(tree: ast.Module, name: str) -> bool:

@@ -133,6 +133,8 @@ def forked(pool: Pool) -> int:
         ("import os\nos.kill(1, 0)\n", "signal to process 1"),
         ("import os\nos.kill(-os.getppid(), 0)\n", "signal to process -"),
         ("import os\nos.killpg(os.getppid(), 0)\n", "signal to the processes of group"),
+        ("import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_NOFILE)\n", "limit process"),
+        ("import os\nos.setpriority(os.PRIO_PROCESS, os.getppid(), 19)\n", "change the priority of process"),
         ("import os\nos.chmod(os.open('/usr', os.O_RDONLY), 0o755)\n", "change /usr"),
         ("try:\n    open('/tmp/torchlint-must-not-exist', 'w')\nexcept OSError:\n    pass\n", "write /tmp"),
     ],

@@ -22,7 +22,7 @@ from runtime_check.plan import from_finding
 from runtime_check.pool import Pool
 from runtime_check.search import Search
 from runtime_check.specs import Assignment, Const, Made, Spec, Tensor
-from runtime_check.unbound import is_unbound, only_handed_on
+from runtime_check.unbound import data, is_unbound, only_handed_on, size_decides
 from torchlint.claims import Claim, Equivalent, Warns
 from torchlint.findings import Confidence, Finding, Severity, Span
 
@@ -299,3 +299,11 @@ def test_names_that_are_set_through_modules_are_bound(line: str) -> None:
 def test_a_hook_whose_value_counts_is_no_function_that_does_nothing() -> None:
     tree = ast.parse("net.register_forward_hook(change)\nnet.apply(start)\n")
     assert not only_handed_on(tree, "change") and only_handed_on(tree, "start")
+
+
+def test_no_made_up_size_decides_a_comparison() -> None:
+    text = "if len(losses) > len({}):\n    losses.clear()\nfor x in loader:\n    print(x)\n"
+    assert size_decides(ast.parse(text.format("test_set")), "test_set")
+    assert not size_decides(ast.parse(text.format("loader")), "loader")
+    assert data(Namespace(text.format("test_loader"), "size_case.py"), "test_loader") is None
+    assert data(Namespace(text.format("loader"), "size_case.py"), "loader") is not None
