@@ -199,6 +199,8 @@ def test_junit_counts_what_it_holds():
     names = [case.attrib["name"] for case in root.iter("testcase")]
     assert names[0] == "TL201 graph-retained-in-loop, line 3, column 2"
     assert names[2] == "TL201 graph-retained-in-loop, cell 4, line 1, column 1"
+    bodies = [failure.text or "" for failure in root.iter("failure")]
+    assert ":cell 4:1:1: " in bodies[2] and "cell" not in bodies[0]
 
 
 def test_junit_replaces_what_xml_cannot_hold():

@@ -48,7 +48,8 @@ def _suite(root: ElementTree.Element, path: str, findings: list[Finding]) -> Non
         place = f"{cell}line {span.line}, column {span.column}"
         case = _element(suite, "testcase", classname=path, name=f"{title(finding)}, {place}")
         failure = _element(case, "failure", type=finding.severity.value, message=finding.message)
-        failure.text = _clean(f"{path}:{span.line}:{span.column}: {title(finding)}: {finding.message}")
+        part = "" if finding.cell is None else f"cell {finding.cell}:"
+        failure.text = _clean(f"{path}:{part}{span.line}:{span.column}: {title(finding)}: {finding.message}")
 
 
 def _element(parent: ElementTree.Element, tag: str, **values: object) -> ElementTree.Element:
