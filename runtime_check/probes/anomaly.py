@@ -128,7 +128,7 @@ def with_larger(bench: Bench, outcome: Outcome) -> Outcome:
     largest = scaled.Largest(bench.flagged, SQUASHING)
 
     def measured(factor: float, program: Program, way: Way) -> Numbers:
-        watches = (scaled.Inputs(factor), *([largest] if program is bench.flagged else []))
+        watches: tuple[AbstractContextManager[object], ...] = (scaled.Inputs(factor), *([largest] if program is bench.flagged else []))
         return measure(bench, program, way, *watches)
 
     for factor in (1.0, *scaled.FACTORS):
