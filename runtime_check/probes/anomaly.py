@@ -128,7 +128,9 @@ def with_larger(bench: Bench, outcome: Outcome) -> Outcome:
     largest = scaled.Largest(bench.flagged, SQUASHING)
 
     def measured(factor: float, program: Program, way: Way) -> Numbers:
-        watches: tuple[AbstractContextManager[object], ...] = (scaled.Inputs(factor), *([largest] if program is bench.flagged else []))
+        watches: list[AbstractContextManager[object]] = [scaled.Inputs(factor)]
+        if program is bench.flagged:
+            watches.append(largest)
         return measure(bench, program, way, *watches)
 
     for factor in (1.0, *scaled.FACTORS):
