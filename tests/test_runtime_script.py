@@ -224,7 +224,7 @@ def test_what_is_packed_is_complete_and_ours() -> None:
     names = needed("runtime_check.replay", "runtime_check.probes.not_registered")
     assert {"runtime_check.child", "runtime_check.drive", "torchlint.claims"} <= set(names)
     assert not [name for name in names if name.startswith("torchlint.rules.")]
-    assert len(packed("runtime_check.probes.not_registered")) < 150_000
+    assert len(packed("runtime_check.probes.not_registered")) < 200_000  # to be sent along with a bug report
 
 
 def test_a_folder_or_a_missing_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
