@@ -104,6 +104,7 @@ class Kept:
                     data = repr(shown).encode("utf-8", "surrogatepass")
                 else:
                     data = repr((found.st_size, found.st_mtime_ns)).encode() if large else Path(path).read_bytes()
+                    data += settings(data)
                 self.states[path] = hashlib.blake2b(data, digest_size=12).hexdigest()
             except (OSError, ValueError):
                 self.states[path] = ""
@@ -133,6 +134,14 @@ class Kept:
                 digest.update(self.state(path).encode())
             self.projects[place] = "" if count > MOST else digest.hexdigest()
         return self.projects[place]
+
+
+def settings(text: bytes) -> bytes:
+    """The environment variables that a text names, with their values, where it reads the environment."""
+    if b"environ" not in text and b"getenv" not in text:
+        return b""
+    found = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
+    return b"".join(b"\0" + name + b"=" + found[name] for name in sorted(found) if name in text)
 
 
 def opened() -> sqlite3.Connection | None:

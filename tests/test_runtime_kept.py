@@ -76,6 +76,21 @@ def test_a_change_anywhere_in_the_project_runs_it_again(starts: list[int]) -> No
     assert len(starts) == 4
 
 
+def test_another_value_of_a_variable_that_is_read_runs_it_again(
+    starts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("sizes.py").write_text("import os\n\nWIDTH = int(os.environ.get('NET_WIDTH', '4'))\n")
+    confirm()
+    monkeypatch.setenv("OTHER_WIDTH", "5")
+    confirm()
+    assert len(starts) == 1
+    monkeypatch.setenv("NET_WIDTH", "5")
+    confirm()
+    assert len(starts) == 2
+    confirm()
+    assert len(starts) == 2
+
+
 def test_no_cache_runs_it_again_and_keeps_nothing(starts: list[int], tmp_path: Path) -> None:
     confirm("--no-cache")
     confirm("--no-cache")
