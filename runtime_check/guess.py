@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
 import enum
 import importlib
 import inspect
@@ -428,8 +427,3 @@ def make_instance(cls: type, depth: int = 1) -> Any:
         except Exception:
             continue
     return as_used(create(**required))
-
-
-def is_dataclass_type(value: object) -> bool:
-    """Whether a value is a dataclass, not an instance of one."""
-    return isinstance(value, type) and dataclasses.is_dataclass(value)

@@ -33,7 +33,6 @@ from torchlint.runner import Progress, jobs, lint_paths
 if TYPE_CHECKING:
     from runtime_check.script import Place
 
-FAIL_ON = ("confirmed", "refuted", "cannot-tell", "never")
 DEVICES = ("cpu", "cuda", "auto")
 MOST_PLACES = 8  # that an error names
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 #: Methods that make a class without a known base look like a Module.
 MODULE_METHODS = frozenset({"forward", "training_step"})
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
-Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 # Methods that prepare the object they are called on. A bare call of one of these belongs to the
 # object's definition; a bare call of anything else (fit, run, step) is work, not definition.

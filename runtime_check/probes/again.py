@@ -66,6 +66,19 @@ def judged(bench: Bench, outcome: Outcome, judge: Callable[[Way], Outcome | None
     return again
 
 
+def outcome(
+    bench: Bench, way: Way, measure: Callable[[Bench, Program, Way], Any], judge: Callable[[Bench, Any, Any], Outcome]
+) -> Outcome | None:
+    """What is measured of calls that are repeated, judged; None if they do not come to the flagged line."""
+    bad = measure(bench, bench.flagged, way)
+    if not bad.run.reached:
+        bench.note(bad.run.trouble)
+        return None
+    other = bench.same(way)
+    good = None if other is None or bench.corrected is None else measure(bench, bench.corrected, other)
+    return replace(judge(bench, bad, good), how=way.label)
+
+
 def emptied(bench: Bench) -> int:
     """A line, besides the flagged one, that empties or replaces what that one stores into; 0 if there is none."""
     text, spots = bench.flagged.text, bench.flagged.spots

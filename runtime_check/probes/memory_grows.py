@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType
 
 import torch
@@ -61,18 +61,7 @@ def probe(bench: Bench) -> Outcome:
     """Confirmed when the flagged program's bytes grow and the corrected one's do not."""
     outcome = contrast(
         bench, lambda program, way: measure(bench, program, way), lambda bad, good: judge(bench, bad, good))
-    return again.judged(bench, outcome, lambda way: repeated(bench, way))
-
-
-def repeated(bench: Bench, way: Way) -> Outcome | None:
-    """The outcome of calls that are repeated; None if they do not come to the flagged line."""
-    bad = measure(bench, bench.flagged, way)
-    if not bad.run.reached:
-        bench.note(bad.run.trouble)
-        return None
-    other = bench.same(way)
-    good = None if other is None or bench.corrected is None else measure(bench, bench.corrected, other)
-    return replace(judge(bench, bad, good), how=way.label)
+    return again.judged(bench, outcome, lambda way: again.outcome(bench, way, measure, judge))
 
 
 def judge(bench: Bench, bad: Memory, good: Memory | None) -> Outcome:

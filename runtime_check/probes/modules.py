@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType
 
 import torch
@@ -77,18 +77,7 @@ def probe_hooks(bench: Bench) -> Outcome:
     )
     if outcome.verdict is Verdict.CANNOT_TELL and REMOVED.search(bench.flagged.text):
         return outcome  # what calls it may remove the hooks in between
-    return again.judged(bench, outcome, lambda way: repeated_hooks(bench, way))
-
-
-def repeated_hooks(bench: Bench, way: Way) -> Outcome | None:
-    """The outcome of calls that are repeated; None if they do not come to the flagged line."""
-    bad = measure_hooks(bench, bench.flagged, way)
-    if not bad.run.reached:
-        bench.note(bad.run.trouble)
-        return None
-    other = bench.same(way)
-    good = None if other is None or bench.corrected is None else measure_hooks(bench, bench.corrected, other)
-    return replace(judge_hooks(bench, bad, good), how=way.label)
+    return again.judged(bench, outcome, lambda way: again.outcome(bench, way, measure_hooks, judge_hooks))
 
 
 def judge_hooks(bench: Bench, bad: Hooks, good: Hooks | None) -> Outcome:
