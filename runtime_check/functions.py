@@ -16,7 +16,6 @@ from runtime_check.blame import Context
 from runtime_check.guess import Asked
 from runtime_check.inputs import InputGuesser
 from runtime_check.modules import CannotBuild, explain
-from runtime_check.placeholder import USER_FILES
 from runtime_check.repair import repairs
 from runtime_check.search import Failure, Search
 from runtime_check.specs import OMIT, Assignment, Const, Made, Spec, Tensor
@@ -180,10 +179,9 @@ def saved_and_kept(function: Any) -> tuple[set[str], set[str]]:
     return saved, kept
 
 
-def examples(cls: Any, budget_s: float, tree: ast.AST | None = None, *, refused: bool = False) -> Iterator[Example]:
+def examples(cls: Any, budget_s: float, tree: ast.AST | None = None) -> Iterator[Example]:
     """Made-up arguments with which an autograd Function runs, as they are found; `tree` is the file's.
 
-    With `refused` also those that torch itself refuses, where what the file's call gives has a part in it.
     Those that also get back through `backward` come first; if the first few that run forward do not, they
     are given as they are, since the fault may be the Function's. Raises CannotBuild if none runs.
     """
@@ -215,16 +213,12 @@ def examples(cls: Any, budget_s: float, tree: ast.AST | None = None, *, refused:
         yield from with_tensor(chosen, failure)
         yield from repairs(Context(chosen, failure, cls.forward, candidates))
 
-    def stops(failure: Failure) -> bool:
-        return refused and bool(guesser.written) and not any(
-            place.code.co_filename in USER_FILES for place in failure.places)
-
-    search = Search(run, repair, budget_s, stops, key=f"{cls.__qualname__}.apply")
+    search = Search(run, repair, budget_s, key=f"{cls.__qualname__}.apply")
     none = True
     for found in itertools.islice(search.results(starts), 6):
         if len(only_forward) == PATIENCE:
             break
-        if not found.ran or (found.operations > 1 and any(True for _ in _tensors(found.value))):
+        if found.operations > 1 and any(True for _ in _tensors(found.value)):
             chosen, none = found.arguments, False
             yield Example(chosen.label, partial(positional, chosen, frozenset(constant)), cls)
     for chosen in only_forward[:2]:

@@ -272,7 +272,7 @@ class Maker:
 
     def autograd(self, cls: Any) -> Iterator[Action]:
         """Forward, and backward from the sum of what it gives."""
-        for item in examples(cls, self.left, self.space.tree, refused=True):
+        for item in examples(cls, self.left, self.space.tree):
             yield Action(f"{cls.__name__}.apply({item.label}), then backward", lambda item=item: there_and_back(item))  # type: ignore[misc]
 
     # What the line wants, and what was reached
