@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from runtime_check import again, clock, trace
 from runtime_check.evidence import Outcome, Verdict, cannot_tell, not_reached
@@ -189,18 +189,10 @@ class Bench:
     # -- runs ------------------------------------------------------------------------------------
 
     def run(
-        self,
-        program: Program,
-        way: Way,
-        *watches: AbstractContextManager[object],
-        limit: int = RUNS,
-        before: trace.Watcher | None = None,
-        after: trace.Watcher | None = None,
-        fresh: bool = True,
-        inspect: Callable[[object], None] | None = None,
-        returned: Callable[[str, object], None] | None = None,
-        traced: bool = True,
-        patience: float = math.inf,
+        self, program: Program, way: Way, *watches: AbstractContextManager[object], limit: int = RUNS,
+        before: trace.Watcher | None = None, after: trace.Watcher | None = None, fresh: bool = True,
+        inspect: Callable[[object], None] | None = None, returned: Callable[[str, object], None] | None = None,
+        traced: bool = True, patience: float = math.inf,
     ) -> Run:
         """Runs a program one way, from a seeded state. What user code raises ends up in the run.
 
@@ -210,18 +202,7 @@ class Bench:
         run is undisturbed, and knows nothing of them.
         """
         run = Run(way.label)
-        spots = [(spot.first, spot.last) for spot in program.spots]
-        parts = {number: spot.part for number, spot in enumerate(program.spots) if spot.part is not None}
-        lines = trace.LineTrace(
-            program.path,
-            program.text,
-            spots,
-            limit=limit,
-            before=self.idle.noting(program, before),
-            after=after,
-            parts=parts,
-            returned=returned,
-        )
+        lines = self._watched(program, limit=limit, before=before, after=after, returned=returned)
         started, refused = clock.now(), len(self.guard.stopped)
         with ExitStack() as stack:
             if fresh:
@@ -252,6 +233,13 @@ class Bench:
             run.stopped = self.guard.stopped[-1]
         self.reached |= run.reached
         return run
+
+    def _watched(self, program: Program, *, before: trace.Watcher | None, **how: Any) -> trace.LineTrace:
+        """A trace of the flagged lines of a program."""
+        spots = [(spot.first, spot.last) for spot in program.spots]
+        parts = {number: spot.part for number, spot in enumerate(program.spots) if spot.part is not None}
+        return trace.LineTrace(
+            program.path, program.text, spots, before=self.idle.noting(program, before), parts=parts, **how)
 
     # -- outcomes --------------------------------------------------------------------------------
 
